@@ -23,7 +23,7 @@ var rank = map[string]int{
 	"core/kv": 0, "core/fault": 0, "core/exact": 0, "core/splitmix": 0,
 	"core/": 1, "internal/backoff": 1, "internal/strictjson": 1, "internal/reload": 1, "internal/fixturetest": 1,
 	"internal/zmtp": 1, "internal/media": 1, "internal/bounded": 1,
-	"internal/plane": 2, "internal/catalog": 2, "internal/edge": 2, "internal/obs": 2, "internal/dispatch": 2, "internal/engine": 2,
+	"internal/plane": 2, "internal/catalog": 2, "internal/edge": 2, "internal/obs": 2, "internal/dispatch": 2, "internal/engine": 2, "internal/holders": 2, "internal/embregion": 2, "internal/embtier": 2,
 	"internal/engine/watch": 1, "internal/engine/batch": 2, "internal/engine/remote": 2, "internal/engine/": 3,
 	"internal/serve": 3, "internal/replay": 3, "internal/enginemock": 3, "internal/enginemock/enginemocktest": 4,
 	"internal/config": 4, "internal/node": 4, "internal/doctor": 4, "internal/simcluster": 4,
@@ -34,6 +34,9 @@ var mayImport = map[string][]string{
 	"core/route":                         {"core/activeseq", "core/rates"},                            // choosing, reserving and learning are one step
 	"internal/dispatch":                  {"internal/obs", "internal/engine", "internal/catalog"},     // attempts are spans, and calls of the engine contract
 	"internal/catalog":                   {"internal/plane/disco", "internal/engine", "internal/obs"}, // reads cards in the registry
+	"internal/holders":                   {"internal/plane/bus", "internal/engine", "internal/obs"},   // follows the workers' events
+	"internal/embregion":                 {"internal/plane/xfer", "internal/obs"},                     // shares memory by its regions
+	"internal/embtier":                   {"internal/obs"},                                            // damaged entries are logged seldom
 	"internal/plane/bus":                 {"internal/plane/natsd"},
 	"internal/plane/rpc":                 {"internal/plane/natsd", "internal/plane/endpoint"},
 	"internal/plane/disco":               {"internal/plane/natsd"},
@@ -53,6 +56,7 @@ var mayImport = map[string][]string{
 	"internal/node/engines":              {"internal/config"},
 	"internal/node/planes":               {"internal/config"},
 	"internal/doctor":                    {"internal/config", "internal/node/engines", "internal/node/planes"}, // opens what it checks
+	"bench/embeddings":                   {"bench/child"},                                                      // measures what it starts
 	"bench/feeds":                        {"bench/child"},                                                      // measures what it starts
 	"bench/gateway":                      {"bench/child"},                                                      // measures what it starts
 	"bench/media":                        {"bench/child"},                                                      // measures what it starts

@@ -1,6 +1,7 @@
 package penstock_test
 
 import (
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -11,6 +12,7 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -356,4 +358,69 @@ func TestWorkerStates(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestFootnotes: the footnotes of a table are numbered in the order in which its cells mention them, and all are mentioned.
+func TestFootnotes(t *testing.T) {
+	tables := 0
+	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if base := d.Name(); d.IsDir() && name != "." && (base == "testdata" || base == "node_modules" || base[0] == '.') {
+			return fs.SkipDir
+		}
+		if !strings.HasSuffix(name, ".md") {
+			return nil
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		for _, m := range footnotedTable.FindAllStringSubmatch(string(text), -1) {
+			tables++
+			if wrong := checkFootnotes(m[1], m[2]); wrong != "" {
+				t.Errorf("%s: %s, after\n%s", name, wrong, m[1])
+			}
+		}
+		return nil
+	})
+	if err != nil || tables < 30 {
+		t.Errorf("%d tables with footnotes in all documents: %v", tables, err)
+	}
+	for _, wrong := range []string{"| a (2) | b (1) |\n", "| a (1) |\n", "| a (1) | `b (2)` |\n", "| a (1) | b (3) |\n"} {
+		if checkFootnotes(wrong, "1. x\n2. y\n   z\n") == "" {
+			t.Errorf("%q may have two footnotes", wrong)
+		}
+	}
+}
+
+var (
+	// footnotedTable matches a table and the numbered list which follows it.
+	footnotedTable = regexp.MustCompile(`((?:(?m:^)\|.*\n)+)\n+(1\. .*\n(?:(?:\d+\. |  ).*\n)*)`)
+	// inlineCode matches code in a line, footnoteNumbers the numbers of footnotes, and footnoteStart their texts' beginnings.
+	inlineCode      = regexp.MustCompile("`[^`]*`")
+	footnoteNumbers = regexp.MustCompile(`\((\d+(?:, \d+)*)\)`)
+	footnoteStart   = regexp.MustCompile(`(?m)^\d+\. `)
+)
+
+// checkFootnotes says what is wrong with the numbers of footnotes in a table; "" if nothing is.
+func checkFootnotes(table, list string) string {
+	notes := len(footnoteStart.FindAllString(list, -1))
+	var mentioned []string
+	for _, m := range footnoteNumbers.FindAllStringSubmatch(inlineCode.ReplaceAllString(table, ""), -1) {
+		for number := range strings.SplitSeq(m[1], ", ") {
+			if !slices.Contains(mentioned, number) {
+				mentioned = append(mentioned, number)
+			}
+		}
+	}
+	want := make([]string, notes)
+	for i := range want {
+		want[i] = strconv.Itoa(i + 1)
+	}
+	if !slices.Equal(mentioned, want) {
+		return fmt.Sprintf("%d footnotes are mentioned in the order %s", notes, strings.Join(mentioned, " "))
+	}
+	return ""
 }

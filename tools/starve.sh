@@ -3,7 +3,8 @@
 # machine for a fault.
 #
 #   tools/starve.sh                              the four tests that failed so 20 times, and
-#                                                their packages twice, beside 30 busy processes
+#                                                their packages twice, beside 30 busy processes;
+#                                                the three packages' tests run at the same time
 #   tools/starve.sh -times 20 PKG -run REGEXP    tests of a package
 #   tools/starve.sh -all                         every package of the repository once, beside 8
 #
@@ -13,7 +14,8 @@
 #   -hard      3 busy processes of niceness 10 and the tests of niceness 19: the tests get a few
 #              percent of a processor, and other users of the machine lose little
 #
-# Test binaries are built before the busy processes start. It exits 1 at the first failure.
+# Test binaries are built before the busy processes start. The tests of a package end at the first
+# failure, and the exit code is 1.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -61,13 +63,14 @@ build() { CGO_ENABLED=1 go test -race -c -o "$work/$(basename "$1").test" "$1"; 
 
 # tests PKG TIMES [REGEXP] runs them.
 tests() {
-  local pkg="$1" times="$2" regexp="${3:-}" began left
+  local pkg="$1" times="$2" regexp="${3:-}" began left log
+  log="$work/$(basename "$pkg").log"
   for n in $(seq "$times"); do
     began=$(date +%s)
     left=$(( end - began ))
     [ "$left" -gt 0 ] || { echo "the $within s are up"; exit 1; }
-    if ! (cd "$pkg" && "${nice[@]}" timeout "$left" "$work/$(basename "$pkg").test" -test.timeout 60m ${regexp:+-test.run "$regexp"}) >"$work/log" 2>&1; then
-      cat "$work/log"
+    if ! (cd "$pkg" && "${nice[@]}" timeout "$left" "$work/$(basename "$pkg").test" -test.timeout 60m ${regexp:+-test.run "$regexp"}) >"$log" 2>&1; then
+      cat "$log"
       [ "$(date +%s)" -lt "$end" ] || { echo "the $within s are up"; exit 1; }
       echo "FAIL $pkg $regexp: run $n of $times"
       exit 1
@@ -80,7 +83,9 @@ if [ -n "$all" ]; then
   # The packages are compiled before: vet's share of the time is none of the tests'.
   CGO_ENABLED=1 go test -race -run '^$' ./... >/dev/null
   start_busy "${busy:-8}"
-  CGO_ENABLED=1 "${nice[@]}" timeout "$within" go test -race -timeout 60m ./...
+  # The longest packages come first, so that they do not run alone at the end.
+  CGO_ENABLED=1 "${nice[@]}" timeout "$within" go test -race -timeout 60m \
+    ./test/e2e ./test/dialects ./cmd/penstock ./...
   exit
 fi
 if [ -n "$pkg" ]; then
@@ -91,7 +96,18 @@ if [ -n "$pkg" ]; then
 fi
 for plane in bus natsd rpc; do build "./internal/plane/$plane"; done
 start_busy "${busy:-30}"
-tests ./internal/plane/bus "${times:-20}" '^TestNATSOverTCP$/^durable$/^replay$|^TestNATSArchiveEmbedded$/^sizes$'
-tests ./internal/plane/natsd "${times:-20}" '^TestMend$'
-tests ./internal/plane/rpc "${times:-20}" '^TestTCPTenThousandStreamsOnOneConnection$'
-for plane in bus natsd rpc; do tests "./internal/plane/$plane" 2; done
+
+# both PKG REGEXP runs tests of a package 20 times, then the package twice.
+both() {
+  tests "$1" "${times:-20}" "$2"
+  tests "$1" 2
+}
+both ./internal/plane/bus '^TestNATSOverTCP$/^durable$/^replay$|^TestNATSArchiveEmbedded$/^sizes$' &
+running=($!)
+both ./internal/plane/natsd '^TestMend$' &
+running+=($!)
+both ./internal/plane/rpc '^TestTCPTenThousandStreamsOnOneConnection$' &
+running+=($!)
+failed=0
+for pid in "${running[@]}"; do wait "$pid" || failed=1; done
+exit "$failed"

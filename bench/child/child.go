@@ -21,8 +21,8 @@ const clockTick = time.Second / 100
 
 // Process is a running process.
 type Process struct {
-	// URL is the address in its first line.
-	URL string
+	// URL is the address in its first line, FirstLine.
+	URL, FirstLine string
 
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -51,7 +51,8 @@ func StartProcess(ctx context.Context, log io.Writer, argv ...string) (*Process,
 		c.StopProcess()
 		return nil, fmt.Errorf("%s ended before it was ready: %w", argv[0], err)
 	}
-	c.URL = strings.TrimSpace(line)
+	c.FirstLine = strings.TrimSpace(line)
+	c.URL = c.FirstLine
 	if strings.HasPrefix(c.URL, "{") {
 		var ready struct {
 			URL string `json:"url"`

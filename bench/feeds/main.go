@@ -18,11 +18,9 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"penstock/bench/child"
@@ -54,20 +52,12 @@ func main() {
 	flag.BoolVar(&s.asJSON, "json", false, "print one JSON document")
 	flag.BoolVar(&s.verbose, "v", false, "show what the processes say")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, runTimeout)
-	defer cancel()
-	err := error(nil)
-	if *role == "engines" {
-		err = runEngines(s.engines, s.model)
-	} else {
-		err = s.measureRates(ctx)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench/feeds:", err)
-		os.Exit(1)
-	}
+	child.Main("bench/feeds", runTimeout, func(ctx context.Context) error {
+		if *role == "engines" {
+			return runEngines(s.engines, s.model)
+		}
+		return s.measureRates(ctx)
+	})
 }
 
 // rateRow is one measurement.

@@ -17,10 +17,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"time"
 
 	"penstock/bench/child"
@@ -63,23 +61,15 @@ func main() {
 	flag.BoolVar(&s.asJSON, "json", false, "print one JSON document")
 	flag.BoolVar(&s.verbose, "v", false, "show what the processes say")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, runTimeout)
-	defer cancel()
-	var err error
-	switch *role {
-	case "engine":
-		err = s.runEngine()
-	case "proxy":
-		err = s.runProxy()
-	default:
-		err = s.measureAll(ctx)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench/gateway:", err)
-		os.Exit(1)
-	}
+	child.Main("bench/gateway", runTimeout, func(ctx context.Context) error {
+		switch *role {
+		case "engine":
+			return s.runEngine()
+		case "proxy":
+			return s.runProxy()
+		}
+		return s.measureAll(ctx)
+	})
 }
 
 func (s *gatewaySettings) runEngine() error {

@@ -20,9 +20,9 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
+
+	"penstock/bench/child"
 )
 
 // runTimeout bounds the whole run.
@@ -61,16 +61,7 @@ func main() {
 	flag.IntVar(&s.pool, "pool", 1024, "pictures")
 	flag.BoolVar(&s.asJSON, "json", false, "print one JSON document")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, runTimeout)
-	defer cancel()
-	if err := s.runAll(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "bench/media:", err)
-		cancel()
-		stop()
-		os.Exit(1)
-	}
+	child.Main("bench/media", runTimeout, s.runAll)
 }
 
 func (s *mediaSettings) runAll(ctx context.Context) error {

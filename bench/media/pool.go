@@ -67,7 +67,7 @@ func (s *mediaSettings) runRouting(ctx context.Context, args []string) (row pool
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	up, err := child.StartProcess(ctx, os.Stderr, append([]string{
 		s.bin, "up", "--engine", "sim", "--workers", strconv.Itoa(s.workers), "--kv-cache-blocks", strconv.Itoa(s.blocks),
-		"--sim-encoder", encoderTimes, "--http-addr", "127.0.0.1:0", "--data-dir", dir, "--log-level", "warn", "--json",
+		"--sim-encoder", encoderTimes, "--sim-encoders", "0", "--http-addr", "127.0.0.1:0", "--data-dir", dir, "--log-level", "warn", "--json",
 	}, args...)...)
 	if err != nil {
 		return row, err

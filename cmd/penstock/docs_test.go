@@ -80,6 +80,37 @@ func TestFlagsAreDocumented(t *testing.T) {
 	}
 }
 
+// TestSimFlagsDocument: docs/sim-server.md has each flag of sim which is no setting, and no other flag.
+func TestSimFlagsDocument(t *testing.T) {
+	page, err := os.ReadFile("../../docs/sim-server.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings, err := os.ReadFile("../../docs/settings.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "\n| flag | default | meaning |\n|---|---|---|\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	documented := map[string]bool{}
+	for line := range strings.Lines(table) {
+		cell, _, _ := strings.Cut(strings.TrimPrefix(line, "| "), " |")
+		for name := range strings.SplitSeq(cell, ", ") {
+			documented[strings.Trim(name, "`-")] = true
+		}
+	}
+	newSimCommand().Flags().VisitAll(func(f *pflag.Flag) {
+		isSetting := len(f.Annotations) > 0 && strings.Contains(string(settings), "* **`"+f.Name+"`**")
+		if !documented[f.Name] && !isSetting {
+			t.Errorf("sim --%s is neither in the table nor a setting", f.Name)
+		}
+		delete(documented, f.Name)
+	})
+	for name := range documented {
+		t.Errorf("sim has no flag --%s", name)
+	}
+}
+
 // settingRow is a setting with the commands which have it.
 type settingRow struct {
 	key, group, help string

@@ -36,6 +36,10 @@ func printEngines(w io.Writer, all []engines.Status) {
 		for i, id := range e.Workers {
 			ids[i] = strconv.FormatUint(id, 10)
 		}
+		if e.Role != "" {
+			fmt.Fprintf(tw, "  %s\t%s\t%s\t-\t-\t%s\trole %s\n", e.Name(), e.Model, strings.Join(ids, ","), strings.Join(e.Media, ", "), e.Role)
+			continue
+		}
 		fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Name(), e.Model, strings.Join(ids, ","), describeBlocks(&e), e.Events, describeMedia(&e), describeTokenizer(e.Tokenizer))
 	}
 	_ = tw.Flush() // a failed write is not a reason to stop serving

@@ -20,6 +20,7 @@ func TestGreet(t *testing.T) {
 		{config.Worker, []string{"PENSTOCK_NATS=nats://h:1"}, "Registered in namespace penstock, component backend"},
 		{config.Worker, []string{"PENSTOCK_DISCOVERY=static"}, "--discovery static --static-workers tcp://h:7000"},
 		{config.Worker, []string{"PENSTOCK_NATS=nats://h:1", "PENSTOCK_ENGINE=vllm=http://e:1"}, "  vllm=http://e:1  m      3,4      ? of 16 tokens  yes     none   the engine (requests pass as they are)\n"},
+		{config.Worker, []string{"PENSTOCK_NATS=nats://h:1", "PENSTOCK_ENGINE=vllm=http://e:1", "PENSTOCK_ROLE=encode"}, "  vllm=http://e:1  m      3,4      -          -       image  role encode\n"},
 		{config.Router, []string{"PENSTOCK_NATS=nats://h:1"}, "penstock frontend --component router --nats nats://h:1\n"},
 		{config.Router, []string{"PENSTOCK_NATS=nats://u:secret@h:1"}, "penstock frontend --component router --nats URL\n"},
 		{config.Router, []string{"PENSTOCK_DISCOVERY=file", "PENSTOCK_DISCOVERY_DIR=/srv/d"}, "--component router --discovery file --discovery-dir /srv/d\n"},
@@ -33,6 +34,9 @@ func TestGreet(t *testing.T) {
 		s := node.Started{WorkerID: 3, Model: "m", Addr: "tcp://h:7000"}
 		if l.HasRemoteEngines() {
 			s.Engines = []engines.Status{{Kind: "vllm", URL: "http://e:1", State: engines.StateServing, Model: "m", Workers: []uint64{3, 4}, BlockSize: 16, Events: engines.EventsYes, Tokenizer: "engine"}}
+		}
+		if l.Engine.Role == "encode" {
+			s.Engines[0].Role, s.Engines[0].Media = "encode", []string{"image"}
 		}
 		printRoleGreeting(&out, l, s)
 		if !strings.Contains(out.String(), c.want) {

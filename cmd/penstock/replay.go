@@ -55,7 +55,9 @@ type replayFlags struct {
 	tune                    bool
 	tuneSeeds               int
 
-	engine *config.SimulationFlags
+	engine         *config.SimulationFlags
+	encodeWorkers  []int
+	embeddingCache []float64 // GiB
 }
 
 // slowDowns is the value of --slow-worker. It implements pflag.Value.
@@ -142,6 +144,8 @@ could give. The same command gives the same result on any machine.`,
 	fs.Float64Var(&f.nearCost, "router-near-cost", 0, "share of the least cost by which another may exceed it and still count as equal, in modes time and kv")
 	fs.Float64Var(&f.temperature, "router-temperature", 0, "how far choices of modes time and kv are spread: 0 takes the cheapest worker")
 	f.routing.addFlags(fs)
+	fs.IntSliceVar(&f.encodeWorkers, "encode-workers", []int{0}, "numbers of encode workers, such as 0,1, which encode images for the others; without any each worker encodes itself")
+	fs.Float64SliceVar(&f.embeddingCache, "embedding-cache-capacity-gb", []float64{0.0625}, "sizes in GiB of the embedding cache of each worker and of each encode worker; 0 keeps nothing")
 	fs.BoolVar(&f.noEvents, "no-kv-events", false, "routers follow no cache events: they predict what is cached from what they sent, for 2m0s")
 	fs.DurationVar(&f.predicted, "router-predicted-ttl", 2*time.Second, "time for which routers predict so too beside the events; 0s is not at all")
 	fs.DurationVar(&f.eventDelay, "event-delay", 0, "time that a cache event takes from worker to router")
@@ -159,7 +163,7 @@ could give. The same command gives the same result on any machine.`,
 // addFlags defines the flags.
 func (f *workloadFlags) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&f.trace, "trace", "", "file of requests, - for standard input: "+traceFormatNames()+", told by its first row")
-	fs.StringVar(&f.generate, "generate", "", "make a workload up, as KIND:KEY=VALUE,...; kinds: random, shared, rag, longdoc, images, chat, agent, code")
+	fs.StringVar(&f.generate, "generate", "", "make a workload up, as KIND:KEY=VALUE,...; kinds: random, shared, rag, longdoc, images, window, chat, agent, code")
 	fs.StringVar(&f.format, "format", "", "format of the file, if its first row does not tell")
 	fs.BoolVar(&f.sort, "sort", false, "put the file's requests in the order of their times; without it a file that goes back is refused")
 	fs.BoolVar(&f.ignoreUnknown, "ignore-unknown", false, "pass over fields that the format does not have")
@@ -436,7 +440,13 @@ func (f *replayFlags) buildScenarios(cmd *cobra.Command) (*scenarios, error) {
 		requireDistinct("block-size", f.blockSizes), requireDistinct("blocks-per-worker", f.blocks),
 		requireBetween("workers", 1, maxReplayWorkers, f.workers...), requireBetween("routers", 1, maxReplayRouters, f.routers),
 		requireBetween("block-size", 2, 65536, f.blockSizes...), requireBetween("blocks-per-worker", 1, 1<<30, f.blocks...),
-		requireBetween("cache-tokens", 2, 1<<30, f.cacheTokens...))
+		requireBetween("cache-tokens", 2, 1<<30, f.cacheTokens...), requireDistinct("encode-workers", f.encodeWorkers),
+		requireDistinct("embedding-cache-capacity-gb", f.embeddingCache))
+	for _, gib := range f.embeddingCache {
+		if !(gib >= 0 && gib <= config.MaxEmbeddingCache) {
+			errs = append(errs, fmt.Errorf("--embedding-cache-capacity-gb: %v is not between 0 and %d", gib, config.MaxEmbeddingCache))
+		}
+	}
 	for _, choice := range [...][2]string{{"router-replica-sync", f.sync}, {"router-track-output-blocks", f.track}} {
 		if choice[1] != config.On && choice[1] != config.Off {
 			errs = append(errs, fmt.Errorf("--%s is on or off, not %.40q", choice[0], choice[1]))
@@ -457,7 +467,7 @@ func (f *replayFlags) buildScenarios(cmd *cobra.Command) (*scenarios, error) {
 	for _, cache := range out.sizes {
 		for _, workers := range f.workers {
 			for _, policy := range f.policies {
-				out.runs = append(out.runs, f.buildScenario(engine, cache, workers, policy))
+				out.runs = append(out.runs, f.varyEncoding(f.buildScenario(engine, cache, workers, policy))...)
 			}
 		}
 	}
@@ -498,7 +508,7 @@ func (f *replayFlags) buildScenario(engine config.SimulatedEngine, cache cacheSi
 	s := scenario{
 		cluster: simcluster.Config{
 			Workers: workers, BlockSize: cache.blockSize, Blocks: cache.blocks,
-			MaxSeqs: engine.MaxSeqs, TokenBudget: engine.TokenBudget, Timing: engine.Timing,
+			MaxSeqs: engine.MaxSeqs, TokenBudget: engine.TokenBudget, Timing: engine.Timing, Encoders: engine.Encoders,
 			Speeds: f.speeds, SlowDowns: f.slowDowns,
 			Routers: f.routers, Sync: f.sync == config.On, TrackOutput: f.track == config.On,
 			NoKVEvents: f.noEvents, PredictedTTL: f.predicted, EventDelay: f.eventDelay, Delay: f.callDelay, Seed: f.seed,
@@ -512,6 +522,21 @@ func (f *replayFlags) buildScenario(engine config.SimulatedEngine, cache cacheSi
 	}
 	f.routing.apply(&s.cluster)
 	return s
+}
+
+// varyEncoding returns a run for each number of encode workers and each size of the embedding caches.
+func (f *replayFlags) varyEncoding(s scenario) (all []scenario) {
+	name := s.displayName()
+	for _, encoders := range f.encodeWorkers {
+		for _, gib := range f.embeddingCache {
+			s.cluster.EncodeWorkers, s.cluster.EmbeddingCache = encoders, int(gib*(1<<30))
+			if len(f.encodeWorkers)*len(f.embeddingCache) > 1 {
+				s.name = fmt.Sprintf("%s, %d encode workers, embedding caches of %g GiB", name, encoders, gib)
+			}
+			all = append(all, s)
+		}
+	}
+	return all
 }
 
 // requireDistinct refuses a list which is empty or has a duplicate.

@@ -123,8 +123,8 @@ func (f *replayFlags) validateTune(fs *pflag.FlagSet) error {
 	if f.trace == "-" {
 		errs = append(errs, errors.New("--tune reads the trace more than once: give a file"))
 	}
-	if len(f.workers) != 1 || len(f.cacheSizes()) != 1 {
-		errs = append(errs, errors.New("--tune is for one number of workers and one cache size"))
+	if len(f.workers) != 1 || len(f.cacheSizes()) != 1 || len(f.encodeWorkers) != 1 || len(f.embeddingCache) != 1 {
+		errs = append(errs, errors.New("--tune is for one number of workers, of encode workers, and one size of each cache"))
 	}
 	return errors.Join(append(errs, requireBetween("tune-seeds", 2, 100, f.tuneSeeds))...)
 }
@@ -163,7 +163,7 @@ func (f *replayFlags) tuneDefaults(cmd *cobra.Command, all *scenarios, first *ti
 		for at, c := range choices {
 			seeded.weight, seeded.temperature = c.Weight, c.Temperature
 			weighted := seeded // the run keeps a pointer to its weight
-			s := weighted.buildScenario(engine, all.sizes[0], f.workers[0], c.Policy)
+			s := weighted.varyEncoding(weighted.buildScenario(engine, all.sizes[0], f.workers[0], c.Policy))[0]
 			s.name = fmt.Sprintf("%v, seed %d", c, seeded.seed)
 			runs[at] = append(runs[at], replay.Row{})
 			jobs = append(jobs, func(ctx context.Context) error {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock/internal/config"
+	"penstock/internal/engine"
 	"penstock/internal/node"
 )
 
@@ -112,8 +113,11 @@ func printRoleGreeting(w io.Writer, l *config.Loaded, s node.Started) {
 		fmt.Fprintf(&b, "\n  Penstock frontend on %s  (ready in %v)\n  Sends to:  workers of namespace %s, component %s, as they come\n", s.URL, took, l.Fleet.Namespace, l.Fleet.Component)
 	case config.Worker:
 		does := "serves"
-		if role := l.WorkerRoles()[0]; !role.TakesRequests() {
-			does = fmt.Sprintf("of role %s, which serves nothing in this version, is up for", role)
+		switch l.WorkerRoles()[0] {
+		case engine.RolePrefill:
+			does = "of role prefill, which serves nothing in this version, is up for"
+		case engine.RoleEncode:
+			does = "of role encode, which other workers ask, is up for"
 		}
 		fmt.Fprintf(&b, "\n  Penstock worker %d %s %s at %s  (ready in %v)\n", s.WorkerID, does, s.Model, s.Addr, took)
 		if l.Fleet.Discovery == config.DiscoveryStatic {

@@ -40,20 +40,29 @@ whole request to /v1/chat/completions, tools and all, or its messages alone) or 
 ids from a file. Nothing is sent to a worker and nothing is reserved. A frontend in front of router
 processes asks them, and each answers which worker it would choose.
 
-With --explain there is a row for each worker that could take it. In blocks of the
-prompt: DEVICE, HOST, DISK, POOL what it has of the prompt in each tier (of these
-PREDICTED: sent there, told by no event yet), ATTACHABLE in pools that it can attach,
-LABELLED as moe_query asks. PREFILL TOKENS are what it would have to compute, of them
-QUEUED for other requests; PREFILL is that in blocks, FETCH what bringing slower tiers
-to the device costs, DECODE the blocks that would be active, REQUESTS those there now
-(OF OTHERS: sent by other routers). AFFINITY is what is preferred BY LABELS, BY EXPERTS
-and BY SESSION. Columns of zeros are left out but for those that always matter.
+With --explain there is a row for each worker that could take it, WORKER and RANK. ROLE
+is shown where it is not aggregated. Columns of zeros are left out but for those that
+always matter. docs/router-api.md has the JSON field of each column.
 
-In mode time the terms are milliseconds: WAIT for the prefills before it, its own
-PREFILL, EVICTED what others will compute again, BACKLOG by how much it delays later requests while
-all workers have queues, a STEP, and with small weights the time
-of its ANSWER, by how much its prefill STALLED and its blocks SLOWED answers there, and
-how much later prefills INTERRUPTED its own; PREFERENCE is subtracted.`,
+In blocks of the prompt: DEVICE, HOST, DISK, POOL what the worker has of it in each tier
+(of these PREDICTED: sent there, told by no event yet), ATTACHABLE in pools that it can
+attach, LABELLED as moe_query asks. REQUESTS are those there now (OF OTHERS: sent by
+other routers). CHANCE is the probability of the worker, FEED the state of its events.
+
+In mode kv: PREFILL TOKENS are what the worker would have to compute, of them QUEUED for
+other requests; PREFILL is that in blocks, FETCH what bringing slower tiers to the device
+costs, DECODE the blocks that would be active. AFFINITY is what is preferred BY LABELS,
+BY EXPERTS, BY SESSION, BY ADAPTER (LoRA) and BY EMBEDDINGS. COST is in blocks, by the
+formula above the table.
+
+In mode time the terms are milliseconds, and COST is their sum: WAIT for the prefills
+before it, UNHEARD for those which other routers probably sent just now, its own PREFILL,
+EVICTED what others will compute again, BACKLOG by how much it delays later requests
+while prefills are queued, a STEP, and with small weights the time of its ANSWER,
+by how much its prefill STALLED and its blocks SLOWED answers there, and how much later
+prefills INTERRUPTED its own. PREFERENCE and COPY, of a prefix that many requests share,
+are below 0. ENCODED are tokens of media whose embeddings the worker holds. TTFT and ITL
+are the predicted times, which are no terms; MISSES says that they exceed the targets.`,
 		Example: `  penstock route "Where would this go?"
   penstock route --raw "Once upon a time"
   penstock route --explain --messages conversation.json   # or a whole request, its nvext too
@@ -180,8 +189,12 @@ type candidateRow struct {
 	LabelAffinity   float64 `json:"label_affinity"`
 	ExpertAffinity  float64 `json:"expert_affinity"`
 	SessionAffinity float64 `json:"session_affinity"`
-	Cost            float64 `json:"cost"`
-	Probability     float64 `json:"probability"`
+	AdapterAffinity float64 `json:"adapter_affinity"`
+	// EmbeddingAffinity is for the EmbeddingTokens of media whose embeddings the worker holds.
+	EmbeddingAffinity float64 `json:"embedding_affinity"`
+	EmbeddingTokens   int     `json:"embedding_tokens"`
+	Cost              float64 `json:"cost"`
+	Probability       float64 `json:"probability"`
 	// TTFT and ITL are the predicted times, in ms. Misses says that they exceed the targets.
 	TTFT   float64 `json:"predicted_ttft_ms"`
 	ITL    float64 `json:"predicted_itl_ms"`
@@ -443,33 +456,7 @@ func (e *routeExplanation) printCandidates(w io.Writer) error {
 		fmt.Fprintf(w, "the session is at worker %d rank %d\n", s.WorkerID, s.DPRank)
 	}
 	fmt.Fprintln(w)
-	columns := []candidateColumn{
-		{"WORKER", func(c *candidateRow) string { return strconv.FormatUint(c.WorkerID, 10) }, true},
-		{"RANK", func(c *candidateRow) string { return fmt.Sprint(c.DPRank) }, true},
-		{"ROLE", (*candidateRow).specialRole, false},
-		{"DEVICE", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Device) }, true},
-		{"HOST", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Host) }, false},
-		{"DISK", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Disk) }, false},
-		{"POOL", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Pool) }, false},
-		{"PREDICTED", func(c *candidateRow) string { return fmt.Sprint(c.Predicted) }, false},
-		{"ATTACHABLE", func(c *candidateRow) string { return fmt.Sprint(c.Attachable) }, false},
-		{"LABELLED", func(c *candidateRow) string { return fmt.Sprint(c.Labelled) }, false},
-		{"PREFILL TOKENS", func(c *candidateRow) string { return fmt.Sprint(c.PrefillTokens) }, true},
-		{"QUEUED", func(c *candidateRow) string { return fmt.Sprint(c.QueuedTokens) }, false},
-		{"PREFILL", func(c *candidateRow) string { return fmt.Sprintf("%.2f", c.PrefillBlocks) }, true},
-		{"FETCH", func(c *candidateRow) string { return formatCost(c.FetchBlocks) }, false},
-		{"DECODE", func(c *candidateRow) string { return fmt.Sprint(c.DecodeBlocks) }, true},
-		{"REQUESTS", func(c *candidateRow) string { return fmt.Sprint(c.ActiveRequests) }, true},
-		{"OF OTHERS", func(c *candidateRow) string { return fmt.Sprint(c.OthersRequests) }, false},
-		{"BY LABELS", func(c *candidateRow) string { return formatCost(c.LabelAffinity) }, false},
-		{"BY EXPERTS", func(c *candidateRow) string { return formatCost(c.ExpertAffinity) }, false},
-		{"BY SESSION", func(c *candidateRow) string { return formatCost(c.SessionAffinity) }, false},
-		{"AFFINITY", func(c *candidateRow) string { return formatCost(c.Affinity) }, true},
-		{"COST", func(c *candidateRow) string { return fmt.Sprintf("%.2f", c.Cost) }, true},
-		{"CHANCE", func(c *candidateRow) string { return fmt.Sprintf("%.0f%%", 100*c.Probability) }, true},
-		{"FEED", func(c *candidateRow) string { return c.Cache }, true},
-	}
-	return e.printColumns(w, columns)
+	return e.printColumns(w, blockColumns)
 }
 
 // printTimeCosts writes the terms of mode time of each candidate.
@@ -483,40 +470,12 @@ func (e *routeExplanation) printTimeCosts(w io.Writer) error {
 		fmt.Fprintf(w, "the session is at worker %d rank %d\n", s.WorkerID, s.DPRank)
 	}
 	fmt.Fprintln(w)
-	return e.printColumns(w, []candidateColumn{
-		{"WORKER", func(c *candidateRow) string { return strconv.FormatUint(c.WorkerID, 10) }, true},
-		{"RANK", func(c *candidateRow) string { return fmt.Sprint(c.DPRank) }, true},
-		{"ROLE", (*candidateRow).specialRole, false},
-		{"DEVICE", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Device) }, true},
-		{"HOST", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Host) }, false},
-		{"DISK", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Disk) }, false},
-		{"POOL", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Pool) }, false},
-		{"PREDICTED", func(c *candidateRow) string { return fmt.Sprint(c.Predicted) }, false},
-		{"REQUESTS", func(c *candidateRow) string { return fmt.Sprint(c.ActiveRequests) }, true},
-		{"OF OTHERS", func(c *candidateRow) string { return fmt.Sprint(c.OthersRequests) }, false},
-		{"WAIT", func(c *candidateRow) string { return formatCost(c.Time.Wait) }, true},
-		{"UNHEARD", func(c *candidateRow) string { return formatCost(c.Time.Unheard) }, false},
-		{"PREFILL", func(c *candidateRow) string { return formatCost(c.Time.Own) }, true},
-		{"EVICTED", func(c *candidateRow) string { return formatCost(c.Time.Evict) }, false},
-		{"BACKLOG", func(c *candidateRow) string { return formatCost(c.Time.Backlog) }, false},
-		{"STEP", func(c *candidateRow) string { return formatCost(c.Time.Step) }, true},
-		{"ANSWER", func(c *candidateRow) string { return formatCost(c.Time.Decode) }, true},
-		{"STALLED", func(c *candidateRow) string { return formatCost(c.Time.Stall) }, false},
-		{"SLOWED", func(c *candidateRow) string { return formatCost(c.Time.Slow) }, false},
-		{"INTERRUPTED", func(c *candidateRow) string { return formatCost(c.Time.Interrupt) }, false},
-		{"TTFT", func(c *candidateRow) string { return fmt.Sprintf("%.2f", c.TTFT) }, true},
-		{"ITL", func(c *candidateRow) string { return fmt.Sprintf("%.2f", c.ITL) }, true},
-		{"MISSES", func(c *candidateRow) string { return map[bool]string{true: "yes", false: "0"}[c.Misses] }, false},
-		{"PREFERENCE", func(c *candidateRow) string { return formatCost(-c.Time.Affinity) }, false},
-		{"COST", func(c *candidateRow) string { return fmt.Sprintf("%.2f", c.Cost) }, true},
-		{"CHANCE", func(c *candidateRow) string { return fmt.Sprintf("%.0f%%", 100*c.Probability) }, true},
-		{"FEED", func(c *candidateRow) string { return c.Cache }, true},
-	})
+	return e.printColumns(w, timeColumns)
 }
 
 // printColumns writes a table of the candidates, without optional columns which are zero for all of them.
 func (e *routeExplanation) printColumns(w io.Writer, columns []candidateColumn) error {
-	columns = slices.DeleteFunc(columns, func(col candidateColumn) bool {
+	columns = slices.DeleteFunc(slices.Clone(columns), func(col candidateColumn) bool {
 		return !col.always && !slices.ContainsFunc(e.Candidates, func(c candidateRow) bool { return col.value(&c) != "0" })
 	})
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -539,6 +498,69 @@ type candidateColumn struct {
 	name   string
 	value  func(*candidateRow) string
 	always bool
+}
+
+// blockColumns are the columns of all modes but time.
+var blockColumns = []candidateColumn{
+	{"WORKER", func(c *candidateRow) string { return strconv.FormatUint(c.WorkerID, 10) }, true},
+	{"RANK", func(c *candidateRow) string { return fmt.Sprint(c.DPRank) }, true},
+	{"ROLE", (*candidateRow).specialRole, false},
+	{"DEVICE", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Device) }, true},
+	{"HOST", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Host) }, false},
+	{"DISK", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Disk) }, false},
+	{"POOL", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Pool) }, false},
+	{"PREDICTED", func(c *candidateRow) string { return fmt.Sprint(c.Predicted) }, false},
+	{"ATTACHABLE", func(c *candidateRow) string { return fmt.Sprint(c.Attachable) }, false},
+	{"LABELLED", func(c *candidateRow) string { return fmt.Sprint(c.Labelled) }, false},
+	{"PREFILL TOKENS", func(c *candidateRow) string { return fmt.Sprint(c.PrefillTokens) }, true},
+	{"QUEUED", func(c *candidateRow) string { return fmt.Sprint(c.QueuedTokens) }, false},
+	{"PREFILL", func(c *candidateRow) string { return fmt.Sprintf("%.2f", c.PrefillBlocks) }, true},
+	{"FETCH", func(c *candidateRow) string { return formatCost(c.FetchBlocks) }, false},
+	{"DECODE", func(c *candidateRow) string { return fmt.Sprint(c.DecodeBlocks) }, true},
+	{"REQUESTS", func(c *candidateRow) string { return fmt.Sprint(c.ActiveRequests) }, true},
+	{"OF OTHERS", func(c *candidateRow) string { return fmt.Sprint(c.OthersRequests) }, false},
+	{"BY LABELS", func(c *candidateRow) string { return formatCost(c.LabelAffinity) }, false},
+	{"BY EXPERTS", func(c *candidateRow) string { return formatCost(c.ExpertAffinity) }, false},
+	{"BY SESSION", func(c *candidateRow) string { return formatCost(c.SessionAffinity) }, false},
+	{"BY ADAPTER", func(c *candidateRow) string { return formatCost(c.AdapterAffinity) }, false},
+	{"BY EMBEDDINGS", func(c *candidateRow) string { return formatCost(c.EmbeddingAffinity) }, false},
+	{"AFFINITY", func(c *candidateRow) string { return formatCost(c.Affinity) }, true},
+	{"COST", func(c *candidateRow) string { return fmt.Sprintf("%.2f", c.Cost) }, true},
+	{"CHANCE", func(c *candidateRow) string { return fmt.Sprintf("%.0f%%", 100*c.Probability) }, true},
+	{"FEED", func(c *candidateRow) string { return c.Cache }, true},
+}
+
+// timeColumns are the columns of mode time.
+var timeColumns = []candidateColumn{
+	{"WORKER", func(c *candidateRow) string { return strconv.FormatUint(c.WorkerID, 10) }, true},
+	{"RANK", func(c *candidateRow) string { return fmt.Sprint(c.DPRank) }, true},
+	{"ROLE", (*candidateRow).specialRole, false},
+	{"DEVICE", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Device) }, true},
+	{"HOST", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Host) }, false},
+	{"DISK", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Disk) }, false},
+	{"POOL", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Pool) }, false},
+	{"PREDICTED", func(c *candidateRow) string { return fmt.Sprint(c.Predicted) }, false},
+	{"ENCODED", func(c *candidateRow) string { return fmt.Sprint(c.EmbeddingTokens) }, false},
+	{"REQUESTS", func(c *candidateRow) string { return fmt.Sprint(c.ActiveRequests) }, true},
+	{"OF OTHERS", func(c *candidateRow) string { return fmt.Sprint(c.OthersRequests) }, false},
+	{"WAIT", func(c *candidateRow) string { return formatCost(c.Time.Wait) }, true},
+	{"UNHEARD", func(c *candidateRow) string { return formatCost(c.Time.Unheard) }, false},
+	{"PREFILL", func(c *candidateRow) string { return formatCost(c.Time.Own) }, true},
+	{"EVICTED", func(c *candidateRow) string { return formatCost(c.Time.Evict) }, false},
+	{"BACKLOG", func(c *candidateRow) string { return formatCost(c.Time.Backlog) }, false},
+	{"STEP", func(c *candidateRow) string { return formatCost(c.Time.Step) }, true},
+	{"ANSWER", func(c *candidateRow) string { return formatCost(c.Time.Decode) }, true},
+	{"STALLED", func(c *candidateRow) string { return formatCost(c.Time.Stall) }, false},
+	{"SLOWED", func(c *candidateRow) string { return formatCost(c.Time.Slow) }, false},
+	{"INTERRUPTED", func(c *candidateRow) string { return formatCost(c.Time.Interrupt) }, false},
+	{"TTFT", func(c *candidateRow) string { return fmt.Sprintf("%.2f", c.TTFT) }, true},
+	{"ITL", func(c *candidateRow) string { return fmt.Sprintf("%.2f", c.ITL) }, true},
+	{"MISSES", func(c *candidateRow) string { return map[bool]string{true: "yes", false: "0"}[c.Misses] }, false},
+	{"PREFERENCE", func(c *candidateRow) string { return formatCost(-c.Time.Affinity) }, false},
+	{"COPY", func(c *candidateRow) string { return formatCost(-c.Time.Copy) }, false},
+	{"COST", func(c *candidateRow) string { return fmt.Sprintf("%.2f", c.Cost) }, true},
+	{"CHANCE", func(c *candidateRow) string { return fmt.Sprintf("%.0f%%", 100*c.Probability) }, true},
+	{"FEED", func(c *candidateRow) string { return c.Cache }, true},
 }
 
 // specialRole returns the role of a worker; 0 if it is aggregated, or of a router of an earlier build.

@@ -2,10 +2,19 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+
+	"penstock/core/route"
 )
 
 // TestExplanationPrint: the table has a column for each term that is not 0 everywhere.
@@ -17,7 +26,7 @@ func TestExplanationPrint(t *testing.T) {
 	const full = `{"decision":null,"reason":"all are busy","overlap_score_weight":2,"router_temperature":0.5,"queue_weight":1.5,"near_cost":0.1,"session_worker":{"worker_id":1,"dp_rank":0},
 		"candidates":[{"worker_id":1,"dp_rank":0,"cache":"resync","overlap_blocks":{"device":1,"host":2,"disk":3,"pool":4},"predicted_blocks":5,"cxl_accessible_scores":6,"moe_scores":7,
 		"prefill_tokens":8,"queued_tokens":9,"prefill_blocks":10,"fetch_blocks":11,"decode_blocks":12,"active_requests":13,"others_requests":14,
-		"affinity":54,"label_affinity":17,"expert_affinity":18,"session_affinity":19,"cost":20,"probability":1}]}`
+		"affinity":70,"label_affinity":17,"expert_affinity":18,"session_affinity":19,"adapter_affinity":16,"cost":20,"probability":1}]}`
 	for _, tt := range []struct {
 		name, in string
 		want     []string
@@ -40,8 +49,8 @@ func TestExplanationPrint(t *testing.T) {
 				"no worker: all are busy\n",
 				"cost = 2 × (prefill + 0.5 × queued + fetch) + decode − affinity, in blocks; the least wins (temperature 0.5, costs within 0.1 count as equal)\n",
 				"the session is at worker 1 rank 0\n",
-				"WORKER RANK DEVICE HOST DISK POOL PREDICTED ATTACHABLE LABELLED PREFILL TOKENS QUEUED PREFILL FETCH DECODE REQUESTS OF OTHERS BY LABELS BY EXPERTS BY SESSION AFFINITY COST CHANCE FEED\n",
-				"1 0 1 2 3 4 5 6 7 8 9 10.00 11.00 12 13 14 17.00 18.00 19.00 54.00 20.00 100% resync\n",
+				"WORKER RANK DEVICE HOST DISK POOL PREDICTED ATTACHABLE LABELLED PREFILL TOKENS QUEUED PREFILL FETCH DECODE REQUESTS OF OTHERS BY LABELS BY EXPERTS BY SESSION BY ADAPTER AFFINITY COST CHANCE FEED\n",
+				"1 0 1 2 3 4 5 6 7 8 9 10.00 11.00 12 13 14 17.00 18.00 19.00 16.00 70.00 20.00 100% resync\n",
 			},
 			[]string{"would wait", "goes by neither"},
 		},
@@ -115,6 +124,100 @@ func TestExplanationThroughRouters(t *testing.T) {
 	for _, want := range []string{"FEED", "live", "excluded: worker 4 rank 0: not ready\n", "excluded: router 73: draining\n"} {
 		if !strings.Contains(long.String(), want) {
 			t.Errorf("%s\nlacks %q", long.String(), want)
+		}
+	}
+}
+
+// explainRow returns a candidate of the response of the router API.
+func explainRow(t *testing.T, in string) *candidateRow {
+	t.Helper()
+	c := new(candidateRow)
+	if err := json.Unmarshal([]byte(in), c); err != nil {
+		t.Fatalf("%v in %s", err, in)
+	}
+	return c
+}
+
+// TestTermsAreColumns: the terms which route --explain prints sum to the cost that it prints. Each term of the core is
+// set, so that one without a column is missing in the sum.
+func TestTermsAreColumns(t *testing.T) {
+	sum := func(c *candidateRow, columns []candidateColumn, isTerm func(name string) bool) (total float64) {
+		for _, col := range columns {
+			if isTerm(col.name) {
+				v, err := strconv.ParseFloat(col.value(c), 64)
+				if err != nil {
+					t.Errorf("%s: %v", col.name, err)
+				}
+				total += v
+			}
+		}
+		return total
+	}
+
+	var cost route.TimeCost
+	terms := reflect.ValueOf(&cost).Elem()
+	for i := range terms.NumField() {
+		terms.Field(i).SetFloat(float64(int(1) << i))
+	}
+	c := &candidateRow{Time: &cost, Cost: cost.Sum()}
+	others := []string{"WORKER", "RANK", "ROLE", "TTFT", "ITL", "MISSES", "COST", "CHANCE", "FEED"} // the rest is 0 but for terms
+	if got := sum(c, timeColumns, func(name string) bool { return !slices.Contains(others, name) }); got != cost.Sum() {
+		t.Errorf("mode time: the columns sum to %g, the cost is %g", got, cost.Sum())
+	}
+
+	var affinities []string
+	total := 0
+	for typ, i := reflect.TypeFor[route.Candidate](), 0; i < typ.NumField(); i++ {
+		if kind, is := strings.CutSuffix(typ.Field(i).Name, "Affinity"); is && kind != "" {
+			affinities = append(affinities, fmt.Sprintf("%q: %d", strings.ToLower(kind)+"_affinity", 1<<i))
+			total += 1 << i
+		}
+	}
+	c = explainRow(t, "{"+strings.Join(affinities, ",")+"}")
+	if got := sum(c, blockColumns, func(name string) bool { return strings.HasPrefix(name, "BY ") }); got != float64(total) || total == 0 {
+		t.Errorf("the columns of preferences sum to %g, want %d", got, total)
+	}
+}
+
+// TestColumnsDocument: docs/router-api.md names the field which each column of route --explain shows, and --help names
+// each column.
+func TestColumnsDocument(t *testing.T) {
+	text, err := os.ReadFile("../../docs/router-api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	help := strings.Join(strings.Fields(newRouteCommand().Long), " ")
+	rows := regexp.MustCompile("(?m)^\\| ([A-Z ]+) \\| (all|`time`|others) \\| `([a-z_.]+)`").FindAllStringSubmatch(string(text), -1)
+	for mode, columns := range map[string][]candidateColumn{"`time`": timeColumns, "others": blockColumns} {
+		fields := map[string]string{}
+		for _, row := range rows {
+			if row[2] == "all" || row[2] == mode {
+				fields[row[1]] = row[3]
+			}
+		}
+		for _, shown := range columns {
+			field := fields[shown.name]
+			if field == "" {
+				t.Errorf("mode %s: the page does not say what %s shows", mode, shown.name)
+				continue
+			}
+			delete(fields, shown.name)
+			if !regexp.MustCompile(`\b` + shown.name + `\b`).MatchString(help) {
+				t.Errorf("route --help does not name %s", shown.name)
+			}
+			value := map[string]string{"role": `"prefill"`, "cache": `"resync"`, "misses_targets": "true"}[field]
+			member := fmt.Sprintf("%q: %s", strings.ReplaceAll(field, ".", `": {"`), cmp.Or(value, "7"))
+			member = strings.ReplaceAll(member, `\"`, `"`) + strings.Repeat("}", strings.Count(field, "."))
+			// Each column but that of the field is as it is without the field.
+			without, with := explainRow(t, `{"time_ms": {}}`), explainRow(t, `{"time_ms": {}, `+member+"}")
+			for _, col := range columns {
+				if differs := col.value(without) != col.value(with); differs != (col.name == shown.name) {
+					t.Errorf("mode %s, %s shows %s: %s is %s without it, %s with it", mode, shown.name, field, col.name, col.value(without), col.value(with))
+				}
+			}
+		}
+		for name := range fields {
+			t.Errorf("mode %s: there is no column %s", mode, name)
 		}
 	}
 }

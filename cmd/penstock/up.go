@@ -81,8 +81,15 @@ func printWelcome(w io.Writer, r node.Ready) {
 	} else {
 		fmt.Fprintf(w, "  %s, engine %s, %d KV blocks of %d tokens each, routed by %s\n", formatWorkerCount(r.Workers), r.Engine, r.Blocks, r.BlockSize, r.RouterMode)
 	}
-	if n := r.PrefillWorkers + r.EncodeWorkers; n > 0 {
-		fmt.Fprintf(w, "  Beside them %d of role prefill and %d of role encode, which serve nothing in this version\n", r.PrefillWorkers, r.EncodeWorkers)
+	if r.PrefillWorkers > 0 {
+		fmt.Fprintf(w, "  Beside them %d of role prefill, which serve nothing in this version\n", r.PrefillWorkers)
+	}
+	if r.EncodeWorkers > 0 {
+		does := "encode what requests show"
+		if len(r.Engines) == 0 && (r.Engine != config.EngineTiny || len(r.Media) == 0) {
+			does = "serve nothing with this engine and model"
+		}
+		fmt.Fprintf(w, "  Beside them %d of role encode, which %s\n", r.EncodeWorkers, does)
 	}
 	if r.Simulation != "" {
 		fmt.Fprintf(w, "  A simulation: caches, batches and events are real, tokens are not computed; model of time: %s\n", r.Simulation)

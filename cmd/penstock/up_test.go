@@ -23,6 +23,8 @@ func TestWelcomeSuggestsWhatWorks(t *testing.T) {
 	seeing.Media = []string{"audio", "image"}
 	guarded := ready
 	guarded.URL, guarded.Keys, guarded.Access = "https://127.0.0.1:8443", true, node.Access{CertFile: "host.pem", KeyFile: "keys.yaml"}
+	divided, idle := seeing, ready
+	divided.Engine, divided.PrefillWorkers, divided.EncodeWorkers, idle.EncodeWorkers = "tiny", 1, 2, 2
 	front := ready
 	front.Engine, front.Workers, front.Engines = "vllm", 3, []engines.Status{
 		{Kind: "vllm", URL: "http://a:8000", State: engines.StateServing, Model: "m", Adapters: []string{"m-poet"}, Workers: []uint64{1}, BlockSize: 16, Blocks: 900, Events: engines.EventsYes, Media: []string{"image", "video"}, MediaNamed: true, Tokenizer: "/models/m"},
@@ -50,6 +52,8 @@ func TestWelcomeSuggestsWhatWorks(t *testing.T) {
 			nil,
 		},
 		{"a model that sees", seeing, []string{"\n  Media:    audio, image (docs/media.md"}, nil},
+		{"with other roles", divided, []string{"  Beside them 1 of role prefill, which serve nothing in this version\n  Beside them 2 of role encode, which encode what requests show\n"}, nil},
+		{"roles which serve nothing", idle, []string{"Beside them 2 of role encode, which serve nothing with this engine and model\n"}, []string{"role prefill"}},
 		{
 			"engines of others", front,
 			[]string{

@@ -24,7 +24,8 @@ func newWorkersCommand() *cobra.Command {
 		Short: "List the workers: model, engine, state, load, cached blocks, health of the event feed, warnings",
 		Long: `List the workers that a running process sends requests to. Below a router process, indented, are the
 workers behind it, as it knows them. NAME is --worker-name of a process, or its host; ADDRESS is where
-it is called.`,
+it is called. Of the sequences that are running or waiting, ENCODING need media which are being encoded,
+the other ones that wait are READY, and ACTIVE ones are computed.`,
 		Example: "  penstock workers\n  penstock workers --server http://127.0.0.1:9000 --json",
 		Args:    checkArgs(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -99,6 +100,9 @@ type workerRow struct {
 		Reported       *struct {
 			Running     int `json:"running"`
 			Waiting     int `json:"waiting"`
+			Encoding    int `json:"encoding"`
+			Ready       int `json:"ready"`
+			Active      int `json:"active"`
 			UsedBlocks  int `json:"used_blocks"`
 			TotalBlocks int `json:"total_blocks"`
 		} `json:"reported"`
@@ -165,6 +169,19 @@ func (r *workerRow) reportedLoad() (running, waiting, used, total string) {
 	return strconv.Itoa(l.Running), strconv.Itoa(l.Waiting), strconv.Itoa(l.UsedBlocks), strconv.Itoa(l.TotalBlocks)
 }
 
+// reportedStates returns the sequences of the worker's last report by state: encoding, ready and active; "-" if its
+// engine reports none.
+func (r *workerRow) reportedStates() (encoding, ready, active string) {
+	l := r.Load.Reported
+	switch {
+	case l == nil:
+		return "?", "?", "?"
+	case l.Encoding+l.Ready+l.Active == 0 && l.Running+l.Waiting > 0:
+		return "-", "-", "-"
+	}
+	return strconv.Itoa(l.Encoding), strconv.Itoa(l.Ready), strconv.Itoa(l.Active)
+}
+
 // learnedSpeed returns the ms of 1,000 prompt tokens and of a step.
 func (r *workerRow) learnedSpeed() (prefill, step string) {
 	if r.Speed == nil {
@@ -186,7 +203,7 @@ func printWorkers(w io.Writer, raw []byte, engines map[uint64]string) error {
 		return nil
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "WORKER\tNAME\tADDRESS\tPID\tRANK\tROLE\tMODEL\tENGINE\tSTATE\tREQUESTS\tRUNNING\tWAITING\tUSED\tCACHED\tBLOCKS\tMS/1K TOKENS\tMS/STEP\tFEED")
+	fmt.Fprintln(tw, "WORKER\tNAME\tADDRESS\tPID\tRANK\tROLE\tMODEL\tENGINE\tSTATE\tREQUESTS\tRUNNING\tWAITING\tENCODING\tREADY\tACTIVE\tUSED\tCACHED\tBLOCKS\tMS/1K TOKENS\tMS/STEP\tFEED")
 	printWorkerRows(tw, table.Rows, engines, "")
 	if err := tw.Flush(); err != nil {
 		return err
@@ -200,10 +217,11 @@ func printWorkerRows(w io.Writer, rows []workerRow, engines map[uint64]string, i
 	for i := range rows {
 		r := &rows[i]
 		running, waiting, used, total := r.reportedLoad()
+		encoding, ready, active := r.reportedStates()
 		prefill, step := r.learnedSpeed()
-		fmt.Fprintf(w, "%s%d\t%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", indent, r.WorkerID,
+		fmt.Fprintf(w, "%s%d\t%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", indent, r.WorkerID,
 			cmp.Or(printable(r.Name), r.Host), cmp.Or(printable(r.Addr), "-"), r.PID, r.DPRank, r.Role, r.Model,
-			cmp.Or(printable(engines[r.WorkerID]), r.Engine), r.State, r.Load.ActiveRequests, running, waiting, used, r.CachedBlocks, total, prefill, step, r.describeFeed())
+			cmp.Or(printable(engines[r.WorkerID]), r.Engine), r.State, r.Load.ActiveRequests, running, waiting, encoding, ready, active, used, r.CachedBlocks, total, prefill, step, r.describeFeed())
 		printWorkerRows(w, r.Behind, nil, indent+"  ")
 	}
 }

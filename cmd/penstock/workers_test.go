@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -25,6 +26,28 @@ func TestWorkersTellOfFeeds(t *testing.T) {
 		}
 		if line := strings.TrimSpace(strings.Split(out.String(), "\n")[1]); !strings.HasSuffix(line, "  "+want) {
 			t.Errorf("%s: %q, want %q at the end", feed, line, want)
+		}
+	}
+}
+
+// TestWorkersTellStates: the table has the sequences by state, "-" of an engine which reports none, and "?" before the
+// first report.
+func TestWorkersTellStates(t *testing.T) {
+	for load, want := range map[string]string{
+		`"reported":{"running":3,"waiting":9,"encoding":4,"ready":6,"active":2}`: "3 9 4 6 2",
+		`"reported":{"running":3,"waiting":9}`:                                   "3 9 - - -",
+		`"reported":{"running":0,"waiting":0}`:                                   "0 0 0 0 0",
+		`"reported":null`:                                                        "? ? ? ? ?",
+	} {
+		var out bytes.Buffer
+		if err := printWorkers(&out, []byte(`{"rows":[{"worker_id":7,"host":"h","role":"r","model":"m","engine":"e","state":"s","load":{"active_requests":1,`+load+`},"feed":{"state":"none"}}]}`), nil); err != nil {
+			t.Fatal(err)
+		}
+		names, values, _ := strings.Cut(strings.TrimSpace(out.String()), "\n")
+		fields := strings.Fields(names)
+		at := slices.Index(fields, "RUNNING")
+		if got := strings.Join(strings.Fields(values)[at:at+5], " "); got != want || strings.Join(fields[at:at+5], " ") != "RUNNING WAITING ENCODING READY ACTIVE" {
+			t.Errorf("%s: %q, want %q\n%s", load, got, want, out.String())
 		}
 	}
 }

@@ -28,9 +28,9 @@ func (t *ReservationTable) Reserve(now kv.Mono, key AttemptKey, w kv.Worker, d D
 		t.records[at].mediaTokens = max(d.MediaTokens, 0)
 		t.records[at].worker.mediaTokens += t.records[at].mediaTokens
 	}
-	t.records[at].placement = Placement{w, t.time, d.ExpectedFirst}
+	t.records[at].placement = Placement{w, t.time, d.ExpectedFirst, d.HeldMedia}
 	t.byKey[key] = at
-	t.coarrivals.recordOwn(t.time, t.records[at].worker, d.ExpectedPrefill)
+	t.coarrivals.recordOwn(t.time, t.horizon(), t.records[at].worker, d.ExpectedPrefill)
 	if t.cfg.Journal != nil {
 		t.records[at].journalNumber = t.cfg.Journal.OnReserved(t.newRef(at))
 		t.publications.recordReserved(t.time, t.records[at].journalNumber)
@@ -196,6 +196,7 @@ type Placement struct {
 	Worker        kv.Worker
 	At            kv.Mono
 	ExpectedFirst time.Duration // after At; 0 if unknown
+	HeldMedia     int           // tokens: Demand.HeldMedia
 }
 
 // PlacementOf returns the placement of a reservation; ok is false if the key is not reserved.

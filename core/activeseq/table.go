@@ -75,7 +75,10 @@ type Demand struct {
 	ExpectedPrefill time.Duration
 	// MediaTokens are the prompt's tokens of media which the engine has to encode.
 	MediaTokens int
-	// ExpectedFirst is the expected time to the first token; 0 if unknown. PlacementOf returns it.
+	// HeldMedia is the part of MediaTokens whose embeddings the engine is expected to hold. It is no less load; who
+	// learns from the request's times needs it. ExpectedFirst is the expected time to the first token; 0 if unknown.
+	// PlacementOf returns both.
+	HeldMedia     int
 	ExpectedFirst time.Duration
 }
 

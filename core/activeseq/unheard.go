@@ -7,9 +7,11 @@ import (
 )
 
 const (
-	// syncHorizon is the time within which routers learn of each other's reservations: the batching of changes,
-	// the plane, and the handling.
-	syncHorizon = 10 * time.Millisecond
+	// syncHorizon bounds the time within which routers learn of each other's reservations: the batching of changes,
+	// the plane, and the handling. It is horizonDelays times the usual time until they do, if that is known: within it
+	// come those which were made at the same time, and not those which were made later and are heard of in time.
+	syncHorizon   = 10 * time.Millisecond
+	horizonDelays = 2
 	// coarrivalDecay is the weight of older bursts for each later one, and adoptedDecay the same for the size of
 	// adopted prefills.
 	coarrivalDecay = 0.95
@@ -24,12 +26,13 @@ const (
 //
 // Reservations of routers which serve the same clients come together: a client's requests of one instant are spread
 // over all routers. Each then decides before it hears of the others. The requests which arrive here within a burst's
-// length are a burst, and the adopted reservations within syncHorizon more belong to it, less those which come in such
+// length are a burst, and the adopted reservations within the horizon more belong to it, less those which come in such
 // a time anyway. Over all bursts, adopted = ratio * own is fitted through the origin.
 type coarrivals struct {
 	number       uint64        // of the latest burst
 	since        kv.Mono       // start of it
-	length       time.Duration // syncHorizon, and more if its requests are held
+	horizon      time.Duration // at its start
+	length       time.Duration // that, and more if its requests are held
 	own, adopted float64       // in it
 	ownOwn       float64       // sums over earlier bursts, with decay
 	ownAdopted   float64
@@ -65,15 +68,15 @@ func (r *arrivalRate) expectedIn(now kv.Mono, d time.Duration) float64 {
 	return float64((r.count+r.past)*float64(d)) / float64(r.pastSpan+now.Sub(r.since))
 }
 
-// openBurst starts a burst unless one lasts.
-func (c *coarrivals) openBurst(now kv.Mono) {
+// openBurst starts a burst unless one lasts. Routers learn of each other within the horizon.
+func (c *coarrivals) openBurst(now kv.Mono, horizon time.Duration) {
 	if c.number > 0 && now.Sub(c.since) <= c.length {
 		return
 	}
-	more := c.adopted - c.usual.expectedIn(now, c.length+syncHorizon)
+	more := c.adopted - c.usual.expectedIn(now, c.length+c.horizon)
 	c.ownOwn = float64(c.ownOwn*coarrivalDecay) + float64(c.own*c.own)
 	c.ownAdopted = float64(c.ownAdopted*coarrivalDecay) + float64(c.own*more)
-	c.since, c.length, c.own, c.adopted = now, syncHorizon, 0, 0
+	c.since, c.horizon, c.length, c.own, c.adopted = now, horizon, horizon, 0, 0
 	c.number++
 }
 
@@ -86,8 +89,8 @@ func (c *coarrivals) ratio() float64 {
 }
 
 // recordOwn records a reservation which was made here on wk and is expected to take so long to prefill.
-func (c *coarrivals) recordOwn(now kv.Mono, wk *workerLoad, prefill time.Duration) {
-	c.openBurst(now)
+func (c *coarrivals) recordOwn(now kv.Mono, horizon time.Duration, wk *workerLoad, prefill time.Duration) {
+	c.openBurst(now, horizon)
 	c.own++
 	if wk.burst != c.number {
 		wk.burst, wk.burstPrefill = c.number, 0
@@ -100,7 +103,7 @@ func (c *coarrivals) recordAdopted(now kv.Mono, prefillTokens int) {
 	c.tokens = float64(c.tokens*adoptedDecay) + float64(prefillTokens)
 	c.seen = float64(c.seen*adoptedDecay) + 1
 	c.usual.addArrival(now)
-	if c.number > 0 && now.Sub(c.since) <= c.length+syncHorizon {
+	if c.number > 0 && now.Sub(c.since) <= c.length+c.horizon {
 		c.adopted = min(c.adopted+1, maxCoarrivals)
 	}
 }
@@ -118,7 +121,7 @@ type Burst struct {
 func (t *ReservationTable) BurstAt(now kv.Mono) Burst {
 	t.AdvanceTime(now)
 	c := &t.coarrivals
-	c.openBurst(t.time)
+	c.openBurst(t.time, t.horizon())
 	b := Burst{Number: c.number, Since: c.since, Ratio: c.ratio()}
 	if c.seen > 0 {
 		b.Tokens = c.tokens / c.seen
@@ -132,7 +135,17 @@ func (t *ReservationTable) IsBurst(now kv.Mono, number uint64) bool {
 }
 
 // ExtendBurst says that the requests of the present burst are held for so long.
-func (t *ReservationTable) ExtendBurst(d time.Duration) { t.coarrivals.length = syncHorizon + d }
+func (t *ReservationTable) ExtendBurst(d time.Duration) {
+	t.coarrivals.length = t.coarrivals.horizon + d
+}
+
+// horizon returns the time within which other routers learn of what is reserved here now, and this one of theirs.
+func (t *ReservationTable) horizon() time.Duration {
+	if d := t.SyncDelay(); d > 0 {
+		return min(horizonDelays*d, syncHorizon)
+	}
+	return syncHorizon
+}
 
 // Unheard is what other routers probably reserved at the time of the next reservation here, and what this router has
 // not heard of. Routers of one view place alike: what they have placed is like what this router has placed since

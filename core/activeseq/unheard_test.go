@@ -102,6 +102,37 @@ func TestUsualRateIsNoBurst(t *testing.T) {
 	}
 }
 
+// TestBurst: requests within 10 ms of the first one are a burst, and for longer if they are held.
+func TestBurst(t *testing.T) {
+	table, err := activeseq.New(activeseq.Config{BlockSize: 16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if table.IsBurst(0, 0) {
+		t.Error("there is a burst before the first request")
+	}
+	start := kv.Mono(time.Second)
+	for _, held := range []time.Duration{0, 20 * time.Millisecond} {
+		first := table.BurstAt(start)
+		if first.Since != start {
+			t.Errorf("the burst of a request at %v began at %v", start, first.Since)
+		}
+		table.ExtendBurst(held)
+		end := start.Add(held + 10*time.Millisecond)
+		if b := table.BurstAt(end); b != first || !table.IsBurst(end, first.Number) || table.IsBurst(end, first.Number-1) {
+			t.Errorf("held for %v: %+v at its end, %+v at its start", held, b, first)
+		}
+		end++
+		if table.IsBurst(end, first.Number) {
+			t.Errorf("held for %v: the burst lasts longer", held)
+		}
+		if b := table.BurstAt(end); b.Number != first.Number+1 || b.Since != end {
+			t.Errorf("held for %v: %+v after %+v", held, b, first)
+		}
+		start = end.Add(time.Second)
+	}
+}
+
 // publisher numbers reservations, as a journal whose plane brings them back does.
 type publisher struct{ last uint64 }
 
@@ -138,6 +169,36 @@ func TestSyncDelay(t *testing.T) {
 	} {
 		if got := reserve(c.delay); got != c.want {
 			t.Errorf("%d: after %v the delay is %v, want %v", i, c.delay, got, c.want)
+		}
+	}
+}
+
+// TestLaterIsNoBurst: what other routers place 10 ms after this one does is not placed at the same time, if they hear
+// of each other within 3 ms.
+func TestLaterIsNoBurst(t *testing.T) {
+	const delay = 3 * time.Millisecond
+	for _, c := range []struct {
+		later time.Duration
+		want  float64
+	}{{0, 2}, {10 * time.Millisecond, 0}} {
+		p := &publisher{}
+		table, err := activeseq.New(activeseq.Config{BlockSize: 16, Journal: p})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, now := kv.Worker{ID: 1}, kv.Mono(0)
+		for i := range 100 {
+			now = now.Add(time.Second)
+			if err := table.Reserve(now, activeseq.AttemptKey{ID: fmt.Sprint(i)}, w, activeseq.Demand{PromptTokens: 100}); err != nil {
+				t.Fatal(err)
+			}
+			table.MarkPublished(now.Add(delay), p.last)
+			for range 2 {
+				table.AdoptReservation(now.Add(c.later+delay), activeseq.Reservation{Worker: w, PromptTokens: 200, PrefillTokens: 200})
+			}
+		}
+		if got := table.BurstAt(now.Add(time.Second)).Ratio; got < c.want-0.1 || got > c.want+0.1 {
+			t.Errorf("placed %v later: %.2f requests of others are expected for each one here, want %g", c.later, got, c.want)
 		}
 	}
 }

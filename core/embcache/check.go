@@ -54,21 +54,20 @@ func (c *RowCache) Check() error {
 	if len(c.byKey) != sum.Entries || len(c.ending) != ending || !slices.IsSortedFunc(c.ending, c.compareEnds) {
 		return fmt.Errorf("embcache: %d keys of %d entries, %d ends of %d", len(c.byKey), sum.Entries, len(c.ending), ending)
 	}
-	return c.checkList(unpinned)
+	return c.checkRing(unpinned)
 }
 
-// checkList checks the list by last use, which must have n entries.
-func (c *RowCache) checkList(n int) error {
-	last := int32(none)
-	for i := c.oldest; i != none; i = c.entries[i].newer {
+// checkRing checks the ring by last use, which must have n entries.
+func (c *RowCache) checkRing(n int) error {
+	last := int32(0)
+	for i := c.entries[0].newer; i != 0; last, i = i, c.entries[i].newer {
 		e := &c.entries[i]
 		if n--; n < 0 || e.older != last || e.state != readable || e.pins != 0 {
-			return fmt.Errorf("embcache: entry %d, with %d pins and in state %d, is behind %d in the list", i, e.pins, e.state, last)
+			return fmt.Errorf("embcache: entry %d, with %d pins and in state %d, is behind %d in the ring", i, e.pins, e.state, last)
 		}
-		last = i
 	}
-	if n != 0 || last != c.newest {
-		return fmt.Errorf("embcache: the list ends %d entries early, with %d in place of %d", n, last, c.newest)
+	if n != 0 || last != c.entries[0].older {
+		return fmt.Errorf("embcache: the ring ends %d entries early, with %d in place of %d", n, last, c.entries[0].older)
 	}
 	return nil
 }

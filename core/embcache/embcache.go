@@ -12,11 +12,11 @@
 // # Memory
 //
 // Slots are multiples of [Unit] bytes of one region. Free memory is in lists by size class, eight classes for
-// each power of two: a slot is cut from the best fit in its own class, or from the next class with an entry.
-// Adjacent free memory is joined. Eviction is by last use alone, so a large entry can cost several small ones
-// elsewhere before enough adjacent memory is free. TestFragmentation measures the share of a full region that
-// readable entries fill, on average, when nothing is pinned: 0.99 if they have one size, 0.98 with sizes of
-// 1/65536 to 1/64 of the region, 0.91 (at worst 0.57) with sizes of 1/1024 to 1/16 of it.
+// each power of two: a slot is cut from the first segment of its own class that is large enough, or from the
+// next class with an entry. Adjacent free memory is joined. Eviction is by last use alone, so a large entry can
+// cost several small ones elsewhere before enough adjacent memory is free. TestFragmentation measures the share
+// of a full region that readable entries fill, on average, when nothing is pinned: 0.99 if they have one size,
+// 0.98 with sizes of 1/65536 to 1/64 of the region, 0.91 (at worst above 0.6) with sizes of 1/1024 to 1/16 of it.
 package embcache
 
 import (
@@ -70,7 +70,7 @@ type Entry struct {
 	Shape Shape
 }
 
-// Ref names a pin on an entry.
+// Ref names a pin on an entry; the zero Ref names none.
 type Ref struct {
 	index      int32
 	generation uint32
@@ -133,17 +133,35 @@ type Stats struct {
 	Additions, Evictions, Replacements, Expirations, Removals uint64
 }
 
+// Add adds the figures of another cache. LargestFree becomes the larger of both.
+func (s *Stats) Add(o Stats) {
+	s.Capacity += o.Capacity
+	s.Entries += o.Entries
+	s.Bytes += o.Bytes
+	s.HeldBytes += o.HeldBytes
+	s.PinnedBytes += o.PinnedBytes
+	s.LargestFree = max(s.LargestFree, o.LargestFree)
+	s.Hits += o.Hits
+	s.Misses += o.Misses
+	s.Refusals += o.Refusals
+	s.Additions += o.Additions
+	s.Evictions += o.Evictions
+	s.Replacements += o.Replacements
+	s.Expirations += o.Expirations
+	s.Removals += o.Removals
+}
+
 // RowCache is an embedding cache. It is not safe for concurrent use. Get, Pin, Contains and Release allocate
 // nothing.
 type RowCache struct {
-	region  region
+	region region
+	// entries[0] is none: it is the head of the ring of readable entries without pins, by last use. The next newer
+	// one is the least recently used, the next older one the most.
 	entries []entry
 	unused  []int32 // of entries
 	byKey   map[RowKey]int32
-	// oldest and newest are the ends of the list of readable entries without pins, by last use.
-	oldest, newest int32
-	ending         []int32 // readable entries with an end, the first to end first
-	stats          Stats
+	ending  []int32 // readable entries with an end, the first to end first
+	stats   Stats
 }
 
 type entryState uint8
@@ -158,18 +176,16 @@ const (
 type entry struct {
 	item         Item
 	segment      int32 // of the region
-	older, newer int32 // in the list
+	older, newer int32 // in the ring
 	pins         int32
 	generation   uint32
 	state        entryState
 }
 
-const none = -1
-
 // New returns an empty cache for a region of capacity bytes, of which it uses whole units. Without one nothing
 // fits.
 func New(capacity int) *RowCache {
-	c := &RowCache{byKey: map[RowKey]int32{}, oldest: none, newest: none}
+	c := &RowCache{byKey: map[RowKey]int32{}, entries: make([]entry, 1)}
 	c.region.reset(max(0, capacity) / Unit * Unit)
 	c.stats.Capacity = c.region.size
 	return c
@@ -224,10 +240,10 @@ func (c *RowCache) Reserve(item *Item, now kv.Mono, out []Change) (Entry, Refusa
 	segment, ok := c.region.allocate(item.Bytes)
 	for !ok {
 		c.stats.Evictions++
-		out = c.retire(c.oldest, Evicted, out)
+		out = c.retire(c.entries[0].newer, Evicted, out)
 		segment, ok = c.region.allocate(item.Bytes)
 	}
-	i := c.newEntry()
+	i := takeIndex(&c.entries, &c.unused)
 	e := &c.entries[i]
 	e.item, e.segment, e.pins, e.state = *item, segment, 1, writing
 	c.region.segments[segment].owner = i
@@ -241,7 +257,7 @@ func (c *RowCache) checkRoom(item *Item, now kv.Mono) Refusal {
 	switch {
 	case item.hasEnded(now):
 		return Ended
-	case item.Bytes > c.region.size || roundUp(item.Bytes) > c.region.size:
+	case max(1, item.Bytes) > c.region.size: // which is a multiple of Unit
 		return TooLarge
 	case c.stats.PinnedBytes > 0 && c.region.longestRun(c.isFreeable) < roundUp(item.Bytes):
 		return InUse
@@ -317,6 +333,16 @@ func (c *RowCache) NextEnd() kv.Mono {
 	return c.entries[c.ending[0]].item.Until
 }
 
+// AppendItems appends the readable entries to dst, in no order that means anything.
+func (c *RowCache) AppendItems(dst []Item) []Item {
+	for i := range c.entries {
+		if e := &c.entries[i]; e.state == readable {
+			dst = append(dst, e.item)
+		}
+	}
+	return dst
+}
+
 // Stats returns the figures of now.
 func (c *RowCache) Stats() Stats {
 	s := c.stats
@@ -329,6 +355,9 @@ func (i *Item) hasEnded(now kv.Mono) bool { return i.Until != 0 && now >= i.Unti
 // retire makes a readable entry unreadable, and frees its memory unless it is pinned.
 func (c *RowCache) retire(i int32, cause Cause, out []Change) []Change {
 	e := &c.entries[i]
+	if e.state != readable {
+		panic("embcache: the entry is not readable")
+	}
 	out = append(out, Change{Cause: cause, Item: e.item, Slot: c.slotOf(e)})
 	delete(c.byKey, e.item.Key)
 	if e.item.Until != 0 {
@@ -352,17 +381,7 @@ func (c *RowCache) compareEnds(a, b int32) int {
 	return cmp.Or(cmp.Compare(c.entries[a].item.Until, c.entries[b].item.Until), cmp.Compare(a, b))
 }
 
-func (c *RowCache) newEntry() int32 {
-	if n := len(c.unused); n > 0 {
-		i := c.unused[n-1]
-		c.unused = c.unused[:n-1]
-		return i
-	}
-	c.entries = append(c.entries, entry{})
-	return int32(len(c.entries) - 1)
-}
-
-// freeEntry frees the memory of an entry, which is in no list.
+// freeEntry frees the memory of an entry, which is not in the ring.
 func (c *RowCache) freeEntry(i int32) {
 	e := &c.entries[i]
 	c.region.release(e.segment)
@@ -391,29 +410,15 @@ func (c *RowCache) slotOf(e *entry) Slot {
 
 func (c *RowCache) sizeOf(e *entry) int { return c.region.segments[e.segment].size }
 
-// linkNewest puts an entry at the end of the list which is evicted last.
+// linkNewest makes an entry the most recently used one of the ring.
 func (c *RowCache) linkNewest(i int32) {
-	e := &c.entries[i]
-	e.older, e.newer = c.newest, none
-	if c.newest == none {
-		c.oldest = i
-	} else {
-		c.entries[c.newest].newer = i
-	}
-	c.newest = i
+	newest := c.entries[0].older
+	c.entries[i].older, c.entries[i].newer = newest, 0
+	c.entries[newest].newer, c.entries[0].older = i, i
 }
 
+// unlink takes an entry out of the ring.
 func (c *RowCache) unlink(i int32) {
 	e := &c.entries[i]
-	if e.older == none {
-		c.oldest = e.newer
-	} else {
-		c.entries[e.older].newer = e.newer
-	}
-	if e.newer == none {
-		c.newest = e.older
-	} else {
-		c.entries[e.newer].older = e.older
-	}
-	e.older, e.newer = none, none
+	c.entries[e.older].newer, c.entries[e.newer].older = e.newer, e.older
 }

@@ -70,11 +70,11 @@ func (n *naive) touch(s *naiveSlot) {
 	n.slots = append(slices.DeleteFunc(n.slots, func(o *naiveSlot) bool { return o == s }), s)
 }
 
-func (n *naive) ended(s *naiveSlot) bool { return s.item.hasEnded(n.now) }
+func (n *naive) ended(i *Item) bool { return i.Until != 0 && i.Until <= n.now }
 
 // expire returns the changes of the entries which end by now, ordered by their end.
 func (n *naive) expire() (changes []Change) {
-	all := slices.DeleteFunc(slices.Clone(n.slots), func(s *naiveSlot) bool { return !s.readable || !n.ended(s) })
+	all := slices.DeleteFunc(slices.Clone(n.slots), func(s *naiveSlot) bool { return !s.readable || !n.ended(&s.item) })
 	slices.SortFunc(all, func(a, b *naiveSlot) int { return int(a.item.Until - b.item.Until) })
 	for _, s := range all {
 		n.stats.Expirations++
@@ -88,7 +88,7 @@ func (n *naive) makeRoom(item *Item) (Refusal, []Change) {
 	pinned := slices.DeleteFunc(slices.Clone(n.slots), func(s *naiveSlot) bool { return len(s.refs) == 0 })
 	size := roundUp(item.Bytes)
 	switch {
-	case item.hasEnded(n.now):
+	case n.ended(item):
 		return Ended, nil
 	case size > n.gap(nil):
 		return TooLarge, nil
@@ -178,7 +178,7 @@ func (w *twins) get(key RowKey) error {
 	}
 	got, ok := w.cache.Get(&key, w.now)
 	s := w.find(&key)
-	if s != nil && w.ended(s) {
+	if s != nil && w.ended(&s.item) {
 		s = nil
 	}
 	if ok != (s != nil) || has != ok {

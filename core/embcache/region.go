@@ -5,6 +5,9 @@ import "math/bits"
 // Unit is the granularity of slots in bytes: a cache line, and the largest alignment of elements.
 const Unit = 64
 
+// none is the index of no segment.
+const none = -1
+
 // classesPerDoubling is the number of size classes for each power of two.
 const (
 	classBits          = 3
@@ -56,11 +59,9 @@ func classOf(size int) int {
 	return (shift+1)<<classBits | int(n>>shift)&(classesPerDoubling-1)
 }
 
-// allocate returns a segment for size bytes, if a free one is large enough.
+// allocate returns a segment for size bytes, which are not more than the region has, if a free one is large
+// enough.
 func (r *region) allocate(size int) (int32, bool) {
-	if size > r.size {
-		return none, false
-	}
 	size = roundUp(size)
 	i := r.findFree(size)
 	if i == none {
@@ -68,7 +69,7 @@ func (r *region) allocate(size int) (int32, bool) {
 	}
 	r.unlinkFree(i)
 	if rest := r.segments[i].size - size; rest > 0 {
-		j := r.newSegment()
+		j := takeIndex(&r.segments, &r.unused)
 		s := &r.segments[i]
 		r.segments[j] = segment{offset: s.offset + size, size: rest, before: i, after: s.after}
 		if s.after != none {
@@ -80,17 +81,14 @@ func (r *region) allocate(size int) (int32, bool) {
 	return i, true
 }
 
-// findFree returns the smallest free segment of size's class that is large enough, or the first of the next
-// class that has one.
+// findFree returns the first free segment of size's class that is large enough, or the first of the next class
+// that has one.
 func (r *region) findFree(size int) int32 {
-	class, best := classOf(size), int32(none)
+	class := classOf(size)
 	for i := r.heads[class]; i != none; i = r.segments[i].next {
-		if n := r.segments[i].size; n >= size && (best == none || n < r.segments[best].size) {
-			best = i
+		if r.segments[i].size >= size {
+			return i
 		}
-	}
-	if best != none {
-		return best
 	}
 	if class = r.nextClass(class + 1); class < classCount {
 		return r.heads[class]
@@ -137,14 +135,15 @@ func (r *region) join(i, j int32) {
 	r.unused = append(r.unused, j)
 }
 
-func (r *region) newSegment() int32 {
-	if n := len(r.unused); n > 0 {
-		i := r.unused[n-1]
-		r.unused = r.unused[:n-1]
+// takeIndex returns the index of an unused element of a table, which grows if there is none.
+func takeIndex[T any](table *[]T, unused *[]int32) int32 {
+	if n := len(*unused); n > 0 {
+		i := (*unused)[n-1]
+		*unused = (*unused)[:n-1]
 		return i
 	}
-	r.segments = append(r.segments, segment{})
-	return int32(len(r.segments) - 1)
+	*table = append(*table, *new(T))
+	return int32(len(*table) - 1)
 }
 
 func (r *region) linkFree(i int32) {

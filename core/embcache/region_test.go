@@ -35,10 +35,11 @@ func TestFragmentation(t *testing.T) {
 		name     string
 		min, max float64 // bytes
 		want     float64 // share
+		worst    float64 // share
 	}{
-		{"one size", 300_000, 300_000, 0.99},
-		{"1/1024 to 1/16", capacity / 1024, capacity / 16, 0.91},
-		{"1/65536 to 1/64", capacity / 65536, capacity / 64, 0.98},
+		{"one size", 300_000, 300_000, 0.99, 0.99},
+		{"1/1024 to 1/16", capacity / 1024, capacity / 16, 0.91, 0.6},
+		{"1/65536 to 1/64", capacity / 65536, capacity / 64, 0.98, 0.9},
 	} {
 		cache, drawn := New(capacity), uint64(0)
 		uniform := func() float64 {
@@ -69,8 +70,20 @@ func TestFragmentation(t *testing.T) {
 		}
 		mean := sum / float64(count)
 		t.Logf("%s: filled %.3f on average, %.3f at least", c.name, mean, lowest)
-		if mean < c.want {
-			t.Errorf("%s: filled %.3f, want %.2f", c.name, mean, c.want)
+		if mean < c.want || lowest < c.worst {
+			t.Errorf("%s: filled %.3f on average and %.3f at least, want %.2f and %.2f", c.name, mean, lowest, c.want, c.worst)
+		}
+	}
+}
+
+// TestTooLarge: no size is too large to be compared with the region's.
+func TestTooLarge(t *testing.T) {
+	for _, c := range []struct{ capacity, bytes int }{
+		{0, 0}, {Unit - 1, 1}, {3 * Unit, 3*Unit + 1}, {3*Unit + 1, 3*Unit + 1}, {3 * Unit, math.MaxInt}, {3 * Unit, math.MaxInt - Unit},
+	} {
+		cache := New(c.capacity)
+		if _, refused, _ := cache.Reserve(&Item{Bytes: c.bytes}, 0, nil); refused != TooLarge {
+			t.Errorf("%d bytes in %d: %v", c.bytes, c.capacity, refused)
 		}
 	}
 }
@@ -125,6 +138,7 @@ func TestPinsAreChecked(t *testing.T) {
 	}{
 		{"commit twice", func() { c.Commit(e.Ref, nil) }},
 		{"of no entry", func() { c.Release(Ref{index: 7}) }},
+		{"no pin", func() { c.Release(Ref{}) }},
 		{"released", func() { c.Release(e.Ref); c.Release(e.Ref) }},
 		{"of an older one", func() { c.Remove(&RowKey{}, nil); c.Reserve(&Item{Bytes: 1}, 0, nil); c.Release(e.Ref) }},
 	} {

@@ -108,7 +108,7 @@ func printChanges(out *strings.Builder, changes []Change) {
 
 func (s *script) state() string {
 	c, all := s.cache, []string(nil)
-	for i := c.oldest; i != none; i = c.entries[i].newer {
+	for i := c.entries[0].newer; i != 0; i = c.entries[i].newer {
 		all = append(all, keyName(&c.entries[i].item.Key))
 	}
 	for i := range c.entries {

@@ -1,4 +1,5 @@
-// Package kvfeed keeps one ordered feed of KV events per worker and rank consistent.
+// Package kvfeed keeps one ordered feed of cache events per worker and rank consistent: of KV events, and, with the
+// records of package embfeed, of the events of an embedding cache.
 //
 // A worker numbers its events from 1, consecutively, within an epoch: one incarnation of the worker. It
 // publishes them in [Record]s. A [Tracker] checks each record which arrives and decides what may be applied
@@ -25,7 +26,6 @@ const (
 	magic   = 0xEB
 	version = 1
 
-	headerSize  = 44
 	storedSize  = 2 + 4 + 8 + 4 // kind, tier, start, parent, count
 	removedSize = 2 + 4         // kind, tier, count
 	clearedSize = 2             // kind, tier
@@ -82,16 +82,8 @@ func AppendRecord(dst []byte, r *Record) []byte {
 			flags |= flagLabels
 		}
 	}
-	dst = slices.Grow(dst, headerSize+size)
-	le := binary.LittleEndian
-	dst = append(dst, magic, version, flags, 0)
-	dst = le.AppendUint32(dst, r.Worker.Rank)
-	dst = le.AppendUint64(dst, uint64(r.Worker.ID))
-	dst = le.AppendUint64(dst, r.Epoch)
-	dst = le.AppendUint64(dst, r.First)
-	dst = le.AppendUint32(dst, r.BlockSize)
-	dst = le.AppendUint32(dst, uint32(len(r.Events)))
-	dst = le.AppendUint32(dst, uint32(size-behind))
+	dst = slices.Grow(dst, HeaderSize+size)
+	dst = AppendHeader(dst, magic, &Header{Span: r.Span(), Flags: flags, Unit: r.BlockSize, Length: size - behind})
 	for i := range r.Events {
 		dst = appendEvent(dst, &r.Events[i])
 	}
@@ -142,39 +134,16 @@ func DecodeRecord(r *Record, data []byte) error {
 }
 
 func decodeRecord(r *Record, data []byte) error {
-	le := binary.LittleEndian
-	switch {
-	case len(data) < headerSize:
-		return errors.New("shorter than a header")
-	case data[0] != magic:
-		return fmt.Errorf("first byte is %#x, not %#x", data[0], magic)
-	case data[1] != version:
-		return fmt.Errorf("%w %d", ErrVersion, data[1])
-	}
-	r.Worker = kv.Worker{ID: kv.WorkerID(le.Uint64(data[8:])), Rank: le.Uint32(data[4:])}
-	r.Epoch = le.Uint64(data[16:])
-	r.First = le.Uint64(data[24:])
-	r.BlockSize = le.Uint32(data[32:])
-	flags := data[2]
-	count := uint64(le.Uint32(data[36:]))
-	body := uint64(le.Uint32(data[40:]))
-	data = data[headerSize:]
-	switch {
-	case r.Worker.ID > kv.MaxWorkerID:
-		return fmt.Errorf("worker id %d is too large", r.Worker.ID)
-	case r.First == 0 || r.First > math.MaxUint64-MaxEvents:
-		return fmt.Errorf("sequence number %d is out of range", r.First)
-	case count > MaxEvents:
-		return fmt.Errorf("%d events, more than %d", count, MaxEvents)
-	case body > uint64(len(data)):
-		return fmt.Errorf("events of %d bytes in %d", body, len(data))
-	case count*clearedSize > body:
-		return fmt.Errorf("%d events do not fit %d bytes", count, body)
-	}
-	if err := r.decodeEvents(int(count), data[:body]); err != nil {
+	h, err := DecodeHeader(data, magic, clearedSize)
+	if err != nil {
 		return err
 	}
-	return r.decodeAdditions(flags, data[body:])
+	r.Worker, r.Epoch, r.First, r.BlockSize = h.Worker, h.Epoch, h.First, h.Unit
+	data = data[HeaderSize:]
+	if err := r.decodeEvents(h.Count, data[:h.Length]); err != nil {
+		return err
+	}
+	return r.decodeAdditions(h.Flags, data[h.Length:])
 }
 
 // decodeAdditions decodes what follows the events.
@@ -302,8 +271,13 @@ type Record struct {
 	access []kv.Worker
 }
 
-// nextSeq returns the sequence number after the last event.
-func (r *Record) nextSeq() uint64 { return r.First + uint64(len(r.Events)) }
+// Span implements [Numbered].
+func (r *Record) Span() Span {
+	return Span{Worker: r.Worker, Epoch: r.Epoch, First: r.First, Count: len(r.Events)}
+}
+
+// IsCleared implements [Numbered].
+func (r *Record) IsCleared(event int) bool { return r.Events[event].Kind == kv.Cleared }
 
 // The bounds of one record. At 8 bytes per hash, and 13 more for its label, it stays far below the message
 // limit of any event plane, and a router which applies one holds its lock for a fraction of a millisecond.

@@ -121,7 +121,7 @@ func TestRoundTrip(t *testing.T) {
 		if !ok {
 			t.Fatal("AppendRecord overwrote what was there")
 		}
-		size := headerSize
+		size := HeaderSize
 		for _, ev := range want.Events {
 			size += EventSize(ev)
 		}
@@ -190,7 +190,7 @@ func TestMalformed(t *testing.T) {
 			return data
 		}
 	}
-	const body = headerSize
+	const body = HeaderSize
 	for _, c := range []struct {
 		name string
 		do   func([]byte) []byte
@@ -272,7 +272,7 @@ func allocatesNothing(t *testing.T, r *Record) {
 func FuzzDecodeRecord(f *testing.F) {
 	data := AppendRecord(nil, example())
 	f.Add(data)
-	f.Add(data[:headerSize])
+	f.Add(data[:HeaderSize])
 	r := example()
 	r.Events = append(r.Events, kv.Event{Kind: kv.Removed, Tier: kv.TierPool, Seqs: []kv.SeqHash{1, 2, 3}})
 	f.Add(AppendRecord(nil, r))

@@ -31,7 +31,7 @@ func labelledExample() *Record {
 // the bytes after the events.
 func asBefore(t *testing.T, data []byte) *Record {
 	t.Helper()
-	end := headerSize + binary.LittleEndian.Uint32(data[40:])
+	end := HeaderSize + binary.LittleEndian.Uint32(data[40:])
 	old := append([]byte(nil), data[:end]...)
 	old[2] = 0
 	var r Record
@@ -72,7 +72,7 @@ func TestNoLabelsNoBytes(t *testing.T) {
 
 func TestMalformedLabels(t *testing.T) {
 	whole := AppendRecord(nil, labelledExample())
-	at := headerSize + int(binary.LittleEndian.Uint32(whole[40:])) // the first entry
+	at := HeaderSize + int(binary.LittleEndian.Uint32(whole[40:])) // the first entry
 	second := at + labelEntrySize + 2*labelSize
 	put := func(at int, bytes ...byte) []byte {
 		data := append([]byte(nil), whole...)

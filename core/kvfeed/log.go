@@ -103,9 +103,9 @@ func (l *EventLog[T]) AddRecord(events, bytes int, record T) {
 	}
 }
 
-// hasFrom reports whether all events from a number on are kept. It is false before the first event: only a
+// HasFrom reports whether all events from a number on are kept, and AppendRecords has them. It is false before the first event: only a
 // Cleared event tells that a feed begins.
-func (l *EventLog[T]) hasFrom(from uint64) bool {
+func (l *EventLog[T]) HasFrom(from uint64) bool {
 	oldest := l.next - uint64(l.events)
 	return l.next > 1 && from >= oldest && from <= l.next
 }
@@ -124,7 +124,7 @@ func (l *EventLog[T]) AppendRecords(dst []T, from uint64) []T {
 // AddRequest records a request.
 func (l *EventLog[T]) AddRequest(q ResyncRequest) {
 	switch {
-	case q.From == 0 || q.Epoch != l.epoch || !l.hasFrom(q.From):
+	case q.From == 0 || q.Epoch != l.epoch || !l.HasFrom(q.From):
 		l.describe = true
 	case l.repeatFrom == 0 || q.From < l.repeatFrom:
 		l.repeatFrom = q.From
@@ -165,7 +165,7 @@ type Answer struct {
 
 // NextAnswer returns what must be done at now. A repetition counts as done.
 func (l *EventLog[T]) NextAnswer(now kv.Mono) Answer {
-	if l.repeatFrom != 0 && !l.hasFrom(l.repeatFrom) {
+	if l.repeatFrom != 0 && !l.HasFrom(l.repeatFrom) {
 		l.repeatFrom, l.describe = 0, true // it is no longer kept
 	}
 	switch {

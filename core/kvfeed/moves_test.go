@@ -41,14 +41,14 @@ func TestMovesAreNothingToOlderBuilds(t *testing.T) {
 	if diff := cmp.Diff(want, got, sameRecord); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
-	if next := got.nextSeq(); next != 11 {
+	if next := got.First + uint64(len(got.Events)); next != 11 {
 		t.Errorf("the event after the record has number %d, want 11", next)
 	}
 }
 
 func TestMalformedMoves(t *testing.T) {
 	whole := AppendRecord(nil, movedExample())
-	at := headerSize + int(binary.LittleEndian.Uint32(whole[40:])) + labelEntrySize + labelSize // the first entry
+	at := HeaderSize + int(binary.LittleEndian.Uint32(whole[40:])) + labelEntrySize + labelSize // the first entry
 	second := at + moveSize + hashSize + 2*accessSize
 	put := func(at int, bytes ...byte) []byte {
 		data := append([]byte(nil), whole...)

@@ -55,7 +55,7 @@ func (t *Tracker) CompareReport(now kv.Mono, w kv.Worker, c PublishReport) (Find
 	f := &t.feeds[at]
 	switch {
 	case t.isTailLost(now, f, c):
-		return TailLost, t.AcceptRecord(now, &Record{Worker: w, Epoch: c.Epoch, First: c.Next})
+		return TailLost, t.acceptArrival(now, &arrival{Span: Span{Worker: w, Epoch: c.Epoch, First: c.Next}})
 	case t.hasForeignEvents(now, f, c):
 		return ForeignEvents, t.RejectForeign(now, w, c.attemptedNext())
 	}

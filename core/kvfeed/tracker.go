@@ -177,7 +177,11 @@ func NewTracker(cfg Config) (*Tracker, error) {
 }
 
 // AcceptRecord judges a record which arrived at now. Time must not go backwards between calls.
-func (t *Tracker) AcceptRecord(now kv.Mono, r *Record) FeedVerdict {
+func (t *Tracker) AcceptRecord(now kv.Mono, r Numbered) FeedVerdict {
+	return t.acceptArrival(now, &arrival{r.Span(), r})
+}
+
+func (t *Tracker) acceptArrival(now kv.Mono, r *arrival) FeedVerdict {
 	at, known := t.findFeed(r.Worker)
 	if !known {
 		t.feeds = slices.Insert(t.feeds, at, newWorkerFeed(now, r.Worker))
@@ -195,12 +199,12 @@ func (t *Tracker) AcceptRecord(now kv.Mono, r *Record) FeedVerdict {
 		return v
 	case f.state == Resyncing:
 		return t.acceptResyncing(now, f, r)
-	case r.First > f.next || f.next == 1 && !isEpochStart(r):
+	case r.First > f.next || f.next == 1 && !r.isEpochStart():
 		return t.acceptAhead(now, f, r)
-	case r.nextSeq() <= f.next && (len(r.Events) > 0 || r.First < f.next):
+	case r.nextSeq() <= f.next && (r.Count > 0 || r.First < f.next):
 		f.health.Duplicates++
 		return FeedVerdict{Outcome: Duplicate}
-	case len(r.Events) == 0 && f.next < f.seen:
+	case r.Count == 0 && f.next < f.seen:
 		f.health.Ignored++ // sent before the events which are known to be missing
 		return FeedVerdict{Outcome: Ignored}
 	}
@@ -215,8 +219,8 @@ func (t *Tracker) AcceptRecord(now kv.Mono, r *Record) FeedVerdict {
 
 // acceptFirst judges the first record of an epoch. drop says whether the index may have entries of an earlier
 // one.
-func (t *Tracker) acceptFirst(now kv.Mono, f *workerFeed, r *Record, drop bool) FeedVerdict {
-	if from, ok := findCleared(r, f.next); ok {
+func (t *Tracker) acceptFirst(now kv.Mono, f *workerFeed, r *arrival, drop bool) FeedVerdict {
+	if from, ok := r.findCleared(f.next); ok {
 		v := t.applyFrom(now, f, r, from)
 		v.Drop, v.Lost = drop, r.First+uint64(from) > 1
 		return v
@@ -231,8 +235,8 @@ func (t *Tracker) acceptFirst(now kv.Mono, f *workerFeed, r *Record, drop bool) 
 
 // acceptAhead judges a record which does not continue the applied events: it is applied from its Cleared
 // event, or else the missing events are requested.
-func (t *Tracker) acceptAhead(now kv.Mono, f *workerFeed, r *Record) FeedVerdict {
-	if from, ok := findCleared(r, f.next); ok {
+func (t *Tracker) acceptAhead(now kv.Mono, f *workerFeed, r *arrival) FeedVerdict {
+	if from, ok := r.findCleared(f.next); ok {
 		if !f.lost { // also if it was only suspected
 			t.countLoss(f)
 		}
@@ -249,8 +253,8 @@ func (t *Tracker) acceptAhead(now kv.Mono, f *workerFeed, r *Record) FeedVerdict
 
 // acceptResyncing judges a record while the index has no entries of the worker. A Cleared event older than an
 // event already seen does not count: later events were skipped, so it would only start the next repair.
-func (t *Tracker) acceptResyncing(now kv.Mono, f *workerFeed, r *Record) FeedVerdict {
-	if from, ok := findCleared(r, f.seen); ok {
+func (t *Tracker) acceptResyncing(now kv.Mono, f *workerFeed, r *arrival) FeedVerdict {
+	if from, ok := r.findCleared(f.seen); ok {
 		return t.applyDescription(now, f, r, from)
 	}
 	f.seen = max(f.seen, r.nextSeq())
@@ -260,7 +264,7 @@ func (t *Tracker) acceptResyncing(now kv.Mono, f *workerFeed, r *Record) FeedVer
 }
 
 // applyDescription applies a record from its Cleared event.
-func (t *Tracker) applyDescription(now kv.Mono, f *workerFeed, r *Record, from int) FeedVerdict {
+func (t *Tracker) applyDescription(now kv.Mono, f *workerFeed, r *arrival, from int) FeedVerdict {
 	lost := f.lost
 	v := t.applyFrom(now, f, r, from)
 	v.Lost = lost
@@ -273,10 +277,10 @@ func (t *Tracker) applyDescription(now kv.Mono, f *workerFeed, r *Record, from i
 
 // applyFrom applies a record from one of its events on; nothing is then missing up to its end. Events after
 // it may still be missing.
-func (t *Tracker) applyFrom(now kv.Mono, f *workerFeed, r *Record, from int) FeedVerdict {
+func (t *Tracker) applyFrom(now kv.Mono, f *workerFeed, r *arrival, from int) FeedVerdict {
 	f.next = r.nextSeq()
 	f.seen = max(f.seen, f.next)
-	f.health.Applied += uint64(len(r.Events) - from)
+	f.health.Applied += uint64(r.Count - from)
 	f.health.LastEvent = now
 	f.lastProgress = now
 	if f.state == Repairing {
@@ -302,19 +306,6 @@ func (t *Tracker) countLoss(f *workerFeed) {
 func (f *workerFeed) startEpoch(now kv.Mono, epoch uint64) {
 	f.requested = false
 	f.epoch, f.state, f.lost, f.next, f.seen, f.lastProgress, f.reports = epoch, Repairing, false, 1, 1, now, reportState{}
-}
-
-// isEpochStart reports whether r may be the first record of an epoch.
-func isEpochStart(r *Record) bool { return len(r.Events) > 0 && r.Events[0].Kind == kv.Cleared }
-
-// findCleared returns the index of the first Cleared event of r whose sequence number is at least least.
-func findCleared(r *Record, least uint64) (from int, ok bool) {
-	for i := range r.Events {
-		if r.Events[i].Kind == kv.Cleared && r.First+uint64(i) >= least {
-			return i, true
-		}
-	}
-	return 0, false
 }
 
 func newWorkerFeed(now kv.Mono, w kv.Worker) workerFeed {

@@ -3,6 +3,7 @@ package media
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"time"
 
@@ -40,6 +41,17 @@ func (k Key) UUID() string {
 	return k.Hex() + zeros
 }
 
+// UUIDIn returns the object's name for engines in the namespace of a cache salt: what an engine keeps by it serves no
+// other namespace. Without a namespace it is UUID. Otherwise the digits after the first 16 are a digest of the namespace
+// and of the object's own digest.
+func (k Key) UUIDIn(namespace string) string {
+	if namespace == "" {
+		return k.UUID()
+	}
+	d := computeDigest(domainSalted, k.Digest[:], []byte(namespace))
+	return k.Hex() + hex.EncodeToString(d[:24])
+}
+
 // The domains of digests are hashed before the content, so that the key of a URL never equals that of a
 // file whose bytes are that URL.
 const (
@@ -47,6 +59,7 @@ const (
 	domainBytes  = "penstock media bytes\x00"
 	domainPixels = "penstock media pixels\x00"
 	domainName   = "penstock media name\x00"
+	domainSalted = "penstock media salted\x00"
 )
 
 // URLKey returns the key of a URL for a period of time: the content of a URL can change, so period, a

@@ -10,6 +10,24 @@ import (
 	"penstock/core/kv"
 )
 
+// TestSaltedNames: names in a namespace belong to it alone, and routers read the same hash from them.
+func TestSaltedNames(t *testing.T) {
+	k, other := Key{Hash: 7, Digest: kv.Digest{1}}, Key{Hash: 7, Digest: kv.Digest{2}}
+	if k.UUIDIn("") != k.UUID() {
+		t.Errorf("%s without a namespace", k.UUIDIn(""))
+	}
+	names := map[string]bool{k.UUID(): true}
+	for _, name := range []string{k.UUIDIn("a"), k.UUIDIn("b"), other.UUIDIn("a")} {
+		if hash, ok := kv.MediaHash(name); !ok || hash != 7 || len(name) != 64 || names[name] {
+			t.Errorf("%s has the hash %x", name, hash)
+		}
+		names[name] = true
+	}
+	if k.UUIDIn("a") != "0000000000000007e0d0979cb047aca5234b10c35680c22c0bdb9339684f1d0c" {
+		t.Errorf("%s", k.UUIDIn("a"))
+	}
+}
+
 // TestKeys compares keys with published vectors.
 func TestKeys(t *testing.T) {
 	for url, want := range map[string]string{

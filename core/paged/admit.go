@@ -10,81 +10,118 @@ type admissionGate struct {
 	miss   kv.SeqHash
 }
 
-// admitWaiting moves sequences from the queue into the batch, in order, while they fit.
-func (s *Scheduler) admitWaiting() {
-	for !s.gate.closed && s.budget > 0 && s.waiting.head != nil && s.running.len < s.cfg.MaxSeqs {
-		q := s.waiting.head
-		hits, tip := s.matchPrefix(q)
-		fetch := s.countFetchable(q, hits, tip)
-		pending := len(q.tokens) - (len(hits)+fetch)*s.cfg.BlockSize
-		if s.cfg.Chunking == Off && pending > s.budget {
+// admitWaiting moves sequences from the queue into the batch, in order, while they fit. It passes over encoding
+// ones which do not.
+func (s *Scheduler) admitWaiting(out *Step) {
+	for q := s.waiting.head; q != nil && !s.gate.closed && s.budget > 0; {
+		next := q.next
+		if !s.admitSequence(q, out) {
 			return
 		}
-		if !s.canAdmit(q, hits) {
-			s.gate.closed = true
-			return
-		}
-		s.startSequence(q, hits, tip, fetch)
-		s.scheduleTokens(q, min(pending, s.budget))
+		q = next
 	}
 }
 
+// admitSequence admits q if it fits, and reports whether those behind it may be admitted.
+func (s *Scheduler) admitSequence(q *seqState, out *Step) bool {
+	if !s.hasPlace() && !q.isEncoding() {
+		return false
+	}
+	if q.partial != nil && (out.isPreempted(q) || s.isKnownShort(q)) {
+		return true
+	}
+	hits, tip, miss := s.matchPrefix(q)
+	fetch := s.countFetchable(q, hits, tip)
+	ready := (len(hits) + fetch) * s.cfg.BlockSize
+	limit := s.limitOf(q, ready)
+	pending := max(0, min(len(q.tokens), limit)-ready)
+	switch encoding := limit != noLimit; {
+	case !s.hasPlace() && fetch > 0:
+		return encoding
+	case s.cfg.Chunking == Off && pending > s.budget:
+		return false
+	case s.missingBlocks(q, hits) <= 0:
+	case encoding:
+		q.partial.lacked, q.partial.missed = s.cfg.blocksFor(len(q.tokens))-len(hits), miss
+		return true
+	case !s.reclaimFor(q, hits, out):
+		// Those preempted in this step are looked at in the next one, and q is encoding again if a hit is evicted.
+		s.gate = admissionGate{closed: !s.gaveUp && !q.isEncoding(), miss: miss}
+		return false
+	}
+	runs := s.hasPlace() // some may have been preempted for it
+	s.startSequence(q, hits, tip, fetch)
+	if q.partial != nil {
+		s.reserveBlocks(q)
+		out.Reserved = append(out.Reserved, Reservation{ID: q.id, Ready: ready})
+	}
+	if !runs || pending == 0 && fetch == 0 {
+		s.moveSequence(q, inPaused)
+		return true
+	}
+	q.fetchOnly = pending == 0
+	s.scheduleTokens(q, min(pending, s.budget))
+	return true
+}
+
+// hasPlace reports whether fewer sequences run than may.
+func (s *Scheduler) hasPlace() bool { return s.running.len < s.cfg.MaxSeqs }
+
 // matchPrefix finds the longest cached prefix of q in whole blocks, excluding its last token: that one is
 // computed because its logits are needed. The hits are valid until the next call and not held yet. tip is
-// the prefix hash of the last hit.
-func (s *Scheduler) matchPrefix(q *seqState) (hits []int32, tip kv.SeqHash) {
+// the prefix hash of the last hit, miss that of the block after it, 0 if that one is not looked up.
+func (s *Scheduler) matchPrefix(q *seqState) (hits []int32, tip, miss kv.SeqHash) {
 	s.hits = s.hits[:0]
 	if q.reuse == Off {
-		return nil, 0
+		return nil, 0, 0
 	}
 	parent := int32(noBlock)
 	for i := range (len(q.tokens) - 1) / s.cfg.BlockSize {
 		c := q.describeBlock(i, parent, tip)
 		b, ok := s.pool.findBlock(&c)
 		if !ok {
-			s.gate.miss = c.seq
-			break
+			return s.hits, tip, c.seq
 		}
 		parent, tip = b, c.seq
 		s.hits = append(s.hits, b)
 	}
-	return s.hits, tip
+	return s.hits, tip, 0
 }
 
 // CachedPrefix returns how many of a sequence's first tokens are cached now: whole blocks, and never its last
 // token. It changes nothing, and the blocks may be evicted before the sequence is admitted.
 func (s *Scheduler) CachedPrefix(seq Sequence) int {
 	hasher, err := kv.NewHasher(s.cfg.BlockSize, seq.Salt)
-	if err != nil || len(seq.Tokens) == 0 || s.cfg.Reuse == Off {
+	if err != nil || s.cfg.Reuse == Off {
 		return 0
 	}
-	miss := s.gate.miss // of the head of the queue
-	hits, _ := s.matchPrefix(newSeqState(seq, 0, hasher, s.cfg.BlockSize))
-	s.gate.miss = miss
+	hits, _, _ := s.matchPrefix(&seqState{salt: seq.Salt, hasher: hasher, media: canonicalMedia(seq.Media), tokens: seq.Tokens, reuse: seq.Reuse})
 	return len(hits) * s.cfg.BlockSize
 }
 
-// canAdmit reports whether all known tokens of q fit in addition to what is held now, with the reserve left
-// over if other sequences run.
-func (s *Scheduler) canAdmit(q *seqState, hits []int32) bool {
+// missingBlocks returns how many blocks are missing for all known tokens of q, in addition to what is held now,
+// with the reserve left over; at most 0 if it fits.
+func (s *Scheduler) missingBlocks(q *seqState, hits []int32) int {
 	need := s.cfg.blocksFor(len(q.tokens)) - len(hits)
 	for _, b := range hits {
 		if s.pool.blocks[b].refs == 0 {
 			need++ // holding it makes it unavailable
 		}
 	}
-	if s.running.len > 0 {
-		need += s.cfg.reservedBlocks()
-	}
-	return need <= s.pool.availableBlocks()
+	return need + s.reserve() - s.pool.availableBlocks()
 }
 
-// startSequence puts the head of the queue into the batch with its hits, and fetches blocks.
+// reserve is the number of blocks which an admission leaves free now: none if no sequence can grow.
+func (s *Scheduler) reserve() int {
+	if s.running.len+s.paused.len == s.partial.encoding[inRunning]+s.partial.encoding[inPaused] {
+		return 0
+	}
+	return s.cfg.reservedBlocks()
+}
+
+// startSequence puts a waiting sequence into the batch with its hits, and fetches blocks.
 func (s *Scheduler) startSequence(q *seqState, hits []int32, tip kv.SeqHash, fetch int) {
 	s.leaveQueue(q)
-	s.running.pushBack(q)
-	q.active = true
-
 	for _, b := range hits {
 		s.pool.holdBlock(b)
 	}
@@ -94,6 +131,8 @@ func (s *Scheduler) startSequence(q *seqState, hits []int32, tip kv.SeqHash, fet
 	q.computed = len(hits) * s.cfg.BlockSize
 	s.fetchBlocks(q, fetch)
 	s.stats.PrefillTokens += q.prefillLeft()
+	q.limit = s.limitOf(q, q.readyTokens())
+	s.enterQueue(q, inRunning)
 
 	if !q.admitted {
 		q.admitted = true

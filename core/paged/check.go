@@ -8,7 +8,7 @@ import (
 
 // Check returns the first broken invariant, nil if all hold. It is for tests: it walks everything.
 func (s *Scheduler) Check() error {
-	for _, check := range []func() error{s.checkQueues, s.checkTables, s.checkHolders, s.pool.checkBlocks} {
+	for _, check := range []func() error{s.checkQueues, s.checkTables, s.checkPartial, s.checkHolders, s.pool.checkBlocks} {
 		if err := check(); err != nil {
 			return fmt.Errorf("paged: %w", err)
 		}
@@ -16,28 +16,32 @@ func (s *Scheduler) Check() error {
 	return nil
 }
 
-// checkQueues: running and then waiting sequences are in order of arrival, and byID finds each; at most
-// MaxSeqs run; the prefill counts add up.
+// checkQueues: running, paused and waiting sequences are each in order of arrival, and byID finds each; a waiting
+// one which arrived before one which holds blocks was added with unfinished ranges; at most MaxSeqs run; the prefill
+// counts add up.
 func (s *Scheduler) checkQueues() error {
-	var arrival uint64
+	var newest uint64 // of those which hold blocks
 	prefill, preempted, n := 0, 0, 0
-	for _, l := range []*sequenceQueue{&s.running, &s.waiting} {
-		length := 0
+	for name, l := range []*sequenceQueue{inRunning: &s.running, inPaused: &s.paused, inWaiting: &s.waiting} {
+		length, arrival := 0, uint64(0)
 		for q := l.head; q != nil; q = q.next {
 			switch {
 			case s.byID[q.id] != q:
 				return fmt.Errorf("sequence %d is queued but not known", q.id)
 			case q.arrival <= arrival:
 				return fmt.Errorf("sequence %d is out of order", q.id)
-			case q.active != (l == &s.running):
+			case q.queue != queueName(name):
 				return fmt.Errorf("sequence %d is in the wrong queue", q.id)
 			case q.next != nil && q.next.prev != q, q.next == nil && l.tail != q, q.prev == nil && l.head != q:
 				return fmt.Errorf("sequence %d is linked one way only", q.id)
 			}
-			if !q.active && q.admitted {
+			if q.queue == inWaiting && q.admitted {
 				preempted++
 			}
 			arrival = q.arrival
+			if q.queue != inWaiting {
+				newest = max(newest, arrival)
+			}
 			prefill += q.prefillLeft()
 			length++
 		}
@@ -45,6 +49,11 @@ func (s *Scheduler) checkQueues() error {
 			return fmt.Errorf("a queue of %d counts %d", length, l.len)
 		}
 		n += length
+	}
+	for q := s.waiting.head; q != nil && q.arrival < newest; q = q.next {
+		if q.partial == nil {
+			return fmt.Errorf("sequence %d waits, and a later one holds blocks", q.id)
+		}
 	}
 	switch {
 	case n != len(s.byID):
@@ -61,17 +70,17 @@ func (s *Scheduler) checkQueues() error {
 	return nil
 }
 
-// checkTables: waiting sequences have no blocks. Running ones have blocks for the computed and planned
-// tokens and not beyond the known tokens; all but the newest have blocks for all known tokens before the
-// last. Without chunking no prefill is split. The registered head of a table is a chain which holds the
-// sequence's own tokens.
+// checkTables: waiting sequences have no blocks. The others have blocks for the computed and planned
+// tokens and not beyond the known tokens; all but the newest running one, and all which were added with unfinished
+// ranges, have blocks for all known tokens before the last. Without chunking no prefill is split. The registered head
+// of a table is a chain which holds the sequence's own tokens.
 func (s *Scheduler) checkTables() error {
 	for q := s.waiting.head; q != nil; q = q.next {
 		if len(q.blocks) != 0 || q.computed != 0 || q.planned != 0 || q.fetched != 0 || q.registered != 0 || q.awaitsToken {
 			return fmt.Errorf("sequence %d waits but is not empty", q.id)
 		}
 	}
-	for q := s.running.head; q != nil; q = q.next {
+	for _, q := range s.holders() {
 		switch {
 		case q.planned < 0 || q.computed < 0 || q.planned > q.pendingTokens():
 			return fmt.Errorf("sequence %d: %d tokens planned after %d of %d", q.id, q.planned, q.computed, len(q.tokens))
@@ -81,14 +90,62 @@ func (s *Scheduler) checkTables() error {
 			return fmt.Errorf("sequence %d: %d of %d tokens planned without chunking", q.id, q.planned, q.pendingTokens())
 		case q.next != nil && len(q.blocks) < s.cfg.blocksFor(len(q.tokens)-1):
 			return fmt.Errorf("sequence %d: %d blocks for %d tokens, and others run behind it", q.id, len(q.blocks), len(q.tokens))
-		case q.awaitsToken && q.pendingTokens() != 0:
-			return fmt.Errorf("sequence %d is due with %d tokens pending", q.id, q.pendingTokens())
+		case q.awaitsToken && q.readyTokens() != len(q.tokens):
+			return fmt.Errorf("sequence %d is due with %d of %d tokens", q.id, q.readyTokens(), len(q.tokens))
 		case q.reuse == On && !q.sealed && q.registered != q.computed/s.cfg.BlockSize:
 			return fmt.Errorf("sequence %d: %d blocks registered of %d tokens", q.id, q.registered, q.computed)
 		}
 		if err := s.checkTable(q); err != nil {
 			return fmt.Errorf("sequence %d: %w", q.id, err)
 		}
+	}
+	return nil
+}
+
+// holders returns the sequences which hold blocks: the running and the paused ones.
+func (s *Scheduler) holders() (all []*seqState) {
+	for _, l := range [...]*sequenceQueue{&s.running, &s.paused} {
+		for q := l.head; q != nil; q = q.next {
+			all = append(all, q)
+		}
+	}
+	return all
+}
+
+// checkPartial: sequences added with unfinished ranges have the blocks of all tokens which were known at admission.
+// Running ones can compute or fetch something if they are encoding; paused ones can compute nothing, or no place was
+// free. The counts add up.
+func (s *Scheduler) checkPartial() error {
+	var want partialCounts
+	for _, q := range s.byID {
+		if limit := s.limitOf(q, q.readyTokens()); q.limit != limit {
+			return fmt.Errorf("sequence %d: the limit is %d, should be %d", q.id, q.limit, limit)
+		}
+		waits := q.pendingTokens() == 0 && !q.fetchOnly
+		switch {
+		case q.partial == nil && (q.isEncoding() || q.queue == inPaused):
+			return fmt.Errorf("sequence %d is encoding or paused, and had no unfinished range", q.id)
+		case q.partial != nil && q.queue != inWaiting && len(q.blocks) < s.cfg.blocksFor(q.prefillGoal):
+			return fmt.Errorf("sequence %d: %d blocks are reserved for %d tokens", q.id, len(q.blocks), q.prefillGoal)
+		case q.queue == inRunning && q.isEncoding() && waits:
+			return fmt.Errorf("sequence %d runs and can compute nothing", q.id)
+		case q.queue == inPaused && (q.planned != 0 || q.fetched != 0 || q.awaitsToken || !q.isEncoding() && waits):
+			return fmt.Errorf("sequence %d should not pause", q.id)
+		case q.fetchOnly && (q.queue != inRunning || q.fetched == 0):
+			return fmt.Errorf("sequence %d should fetch %d tokens", q.id, q.fetched)
+		}
+		if q.isEncoding() {
+			want.encoding[q.queue]++
+		}
+		if q.queue == inPaused {
+			want.reserved += len(q.blocks) - s.cfg.blocksFor(q.computed)
+			if !waits {
+				want.resumable++
+			}
+		}
+	}
+	if want != s.partial {
+		return fmt.Errorf("counts are %+v, should be %+v", s.partial, want)
 	}
 	return nil
 }
@@ -119,7 +176,7 @@ func (s *Scheduler) checkTable(q *seqState) error {
 // least as often as one which extends it.
 func (s *Scheduler) checkHolders() error {
 	refs := make([]int32, len(s.pool.blocks))
-	for q := s.running.head; q != nil; q = q.next {
+	for _, q := range s.holders() {
 		for _, b := range q.blocks {
 			refs[b]++
 		}

@@ -3,14 +3,16 @@ package paged
 import "penstock/core/kv"
 
 // Clear drops every registered block: no sequence will hit what was computed before. Blocks without holders
-// become free. Running sequences keep their blocks, which become private, and so do the blocks they add
+// become free. Running and paused sequences keep their blocks, which become private, and so do the blocks they add
 // until they are preempted. The change is one Cleared event, whatever was cached. Clear returns the number
 // of dropped blocks.
 func (s *Scheduler) Clear() int {
 	n := s.pool.clearIndex()
-	for q := s.running.head; q != nil; q = q.next {
-		q.registered, q.tip = 0, 0
-		q.sealed = true
+	for _, l := range [...]*sequenceQueue{&s.running, &s.paused} {
+		for q := l.head; q != nil; q = q.next {
+			q.registered, q.tip = 0, 0
+			q.sealed = true
+		}
 	}
 	s.gate.closed = false
 	return n

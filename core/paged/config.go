@@ -81,7 +81,7 @@ func (c Config) maxTokens() int { return min(c.MaxContext, c.Blocks*c.BlockSize)
 // blocksFor returns the number of blocks that hold n tokens.
 func (c Config) blocksFor(n int) int { return (n + c.BlockSize - 1) / c.BlockSize }
 
-// reservedBlocks is the number of blocks which admission leaves free while other sequences run: one in a
+// reservedBlocks is the number of blocks which admission leaves free while other sequences can grow: one in a
 // hundred, so that a full cache does not preempt a new sequence as soon as an older one grows. (vLLM's
 // watermark is 0.01 too.)
 func (c Config) reservedBlocks() int { return c.Blocks / 100 }

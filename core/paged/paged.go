@@ -16,8 +16,35 @@
 // sequences which need one token, then on running prefills, in chunks, then on admission from the queue,
 // first come, first served. A sequence which does not fit blocks the sequences after it. When blocks run
 // out, the newest running sequence is preempted by recompute: it gives up its blocks and returns to the
-// front of the queue. So running and then waiting sequences are always in order of arrival, the oldest is
-// never preempted and advances in every step, and every sequence is eventually served.
+// queue, before all which arrived after it.
+//
+// # Sequences of which only a part can be computed
+//
+// A sequence can be added while media of its prompt are being encoded. Its Unfinished ranges of tokens cannot
+// be computed until [Scheduler.FinishRange]. It is encoding as long as it needs such a range: one whose tokens
+// are not all cached. The tokens before the first such range can be computed, and are computed meanwhile;
+// without chunking none can until all ranges are finished.
+//
+//   - It is admitted as others are, and gets the blocks of all its tokens at once: they are reserved.
+//   - When it can compute nothing it pauses: it keeps its blocks and its place in order of arrival, but none of
+//     MaxSeqs. It resumes when a range is finished and fewer than MaxSeqs run, before others are admitted.
+//   - When blocks run out, encoding sequences are preempted before others, the newest first: for a sequence
+//     which gets its next token, for a running prefill, and for the admission of one which is not encoding.
+//   - In the queue it blocks no other: an encoding sequence which does not fit is passed over.
+//   - If it Reopens, a preemption makes ranges unfinished again whose tokens were computed.
+//
+// # Order and progress
+//
+// Running, paused and waiting sequences are each in order of arrival. Only encoding sequences are overtaken: if
+// a sequence holds blocks and an older one waits, that one was encoding. Sequences which can compute nothing
+// change nothing for others, except that cached blocks are evicted for their reservations.
+//
+// Of the sequences which hold blocks and are not encoding, the oldest is never preempted, and in every step the
+// oldest which runs advances. (Without chunking it may have to wait until others end.) So every sequence whose
+// ranges get finished is eventually served: a range which is finished stays so until its tokens are computed.
+//
+// After a step without work there is none before something happens: a sequence is added or removed, a range is
+// finished, or a token comes which is late.
 //
 // # Blocks
 //
@@ -36,8 +63,8 @@
 //
 // # Cost
 //
-// A step costs O(1) per scheduled sequence and block. Each token of a prompt is hashed and compared once
-// per admission. In steady state only the growth of the sequences allocates. A scheduler costs memory for
+// A step costs O(1) per scheduled sequence and block, and nothing for paused sequences. Each token of a prompt is
+// hashed and compared once per admission. In steady state only the growth of the sequences allocates. A scheduler costs memory for
 // what it has used, not for what it may use.
 package paged
 
@@ -59,6 +86,12 @@ type Sequence struct {
 	Prompt int
 	// Media are the objects whose placeholders are among Tokens, in any order.
 	Media []kv.Media
+	// Unfinished are the ranges of the prompt whose tokens cannot be computed before FinishRange: of media which are
+	// being encoded. They are not empty, and may be in any order and overlap.
+	Unfinished []TokenRange
+	// Reopens says that what a range was finished with is given up once its tokens are computed: if the sequence is
+	// preempted after that, the range is unfinished again.
+	Reopens bool
 	// Reuse off makes the sequence neither use nor fill the cache, so that each of its tokens is computed
 	// for it. It is for sequences whose intermediate results are wanted, not only their K and V. A Work of
 	// it with Start 0 computes it from the beginning.
@@ -70,7 +103,8 @@ type Work struct {
 	ID SeqID
 	// Start is the number of tokens whose K and V are in the cache already.
 	Start int
-	// Tokens must be computed; they have the positions Start, Start+1, …
+	// Tokens must be computed; they have the positions Start, Start+1, … There are none if the sequence has only
+	// tokens to fetch, because those after them are unfinished.
 	Tokens []kv.Token
 	// Blocks is the block table up to Start+len(Tokens): position p lives in
 	// block Blocks[p/BlockSize], at slot p%BlockSize. It may differ from the
@@ -93,11 +127,22 @@ type Work struct {
 type Step struct {
 	// Work is in order of arrival; it is empty if there is nothing to do.
 	Work []Work
-	// Preempted sequences gave up their blocks and wait again; newest first.
+	// Preempted sequences gave up their blocks and wait again; encoding ones before others, newest first.
 	Preempted []SeqID
+	// Reserved are the sequences added with Unfinished ranges which were admitted, also again after a preemption. One
+	// which was preempted in the same step is neither here nor in Preempted.
+	Reserved []Reservation
 	// Failed sequences have MaxTokens tokens, cannot grow, and were not removed in time. The scheduler has
 	// dropped them.
 	Failed []SeqID
+}
+
+// Reservation is the admission of a sequence with Unfinished ranges.
+type Reservation struct {
+	ID SeqID
+	// Ready is how many of its first tokens are cached or fetched. It needs the ranges which end after
+	// them.
+	Ready int
 }
 
 // SampledToken is the next token of a sequence.
@@ -109,11 +154,15 @@ type SampledToken struct {
 // Stats are a scheduler's figures at one moment. The uint64 fields count from its creation.
 type Stats struct {
 	Running int // sequences in the batch
-	Waiting int // sequences queued or preempted
+	Waiting int // sequences queued, preempted or paused
+	// Encoding sequences, running or waiting, need an unfinished range. Active ones are running and need none.
+	Encoding, Active int
 
-	UsedBlocks   int // held by sequences
-	CachedBlocks int // kept for reuse only
-	FreeBlocks   int // empty
+	UsedBlocks int // held by sequences
+	// ReservedBlocks are the used ones which paused sequences hold for tokens which are not computed.
+	ReservedBlocks int
+	CachedBlocks   int // kept for reuse only
+	FreeBlocks     int // empty
 
 	// PrefillTokens are the tokens of sequences, running or waiting, which were known when the sequences
 	// were added or preempted and are not computed yet.
@@ -134,15 +183,21 @@ type Scheduler struct {
 	pool blockPool
 
 	byID    map[SeqID]*seqState
-	running sequenceQueue
-	waiting sequenceQueue // the preempted, then the others, in order of arrival
+	running sequenceQueue // in order of arrival, as the others
+	paused  sequenceQueue // they hold blocks, and can compute nothing or wait for a place among the running ones
+	waiting sequenceQueue // they hold no blocks
 
 	preempted int           // waiting sequences which ran before
 	arrivals  uint64        // sequences added
+	partial   partialCounts // of sequences with unfinished ranges
 	budget    int           // tokens left in the Step being planned
+	gaveUp    bool          // that Step has preempted a sequence
+	short     bool          // that Step has preempted one which was not encoding
 	gate      admissionGate // says when to look at the head of the queue again
 	hits      []int32       // scratch of matchPrefix
-	stats     Stats         // the fields which are counted as they change
+	// shares is scratch of reclaimableBlocks: how many encoding sequences hold a block.
+	shares map[int32]int32
+	stats  Stats // the fields which are counted as they change
 }
 
 // New returns a Scheduler with an empty cache, or the problems of cfg.
@@ -165,8 +220,13 @@ func (s *Scheduler) MaxTokens() int { return s.cfg.maxTokens() }
 func (s *Scheduler) Stats() Stats {
 	st := s.stats
 	st.Running = s.running.len
-	st.Waiting = s.waiting.len
+	st.Waiting = s.waiting.len + s.paused.len
+	for _, n := range s.partial.encoding {
+		st.Encoding += n
+	}
+	st.Active = s.running.len - s.partial.encoding[inRunning]
 	st.UsedBlocks = s.pool.used
+	st.ReservedBlocks = s.partial.reserved
 	st.CachedBlocks = s.pool.cached
 	st.FreeBlocks = s.cfg.Blocks - s.pool.used - s.pool.cached
 	st.Evictions = s.pool.evictions
@@ -190,8 +250,9 @@ func (s *Scheduler) AddSequence(seq Sequence) error {
 	if s.cfg.Reuse == Off {
 		q.reuse = Off
 	}
+	q.limit = s.limitOf(q, 0)
 	s.byID[q.id] = q
-	s.waiting.pushBack(q)
+	s.enterQueue(q, inWaiting)
 	s.stats.PrefillTokens += q.prefillLeft()
 	return nil
 }
@@ -208,6 +269,9 @@ func (s *Scheduler) validateSequence(seq Sequence) error {
 	}
 	if _, used := s.byID[seq.ID]; used {
 		return fault.New(fault.Conflict, "sequence %d is already being served: use another id", seq.ID)
+	}
+	if err := validateRanges(&seq); err != nil {
+		return err
 	}
 	// Preempted sequences were admitted before and do not count.
 	if s.waiting.len-s.preempted >= s.cfg.MaxWaiting {
@@ -237,15 +301,31 @@ func (s *Scheduler) forgetSequence(q *seqState) {
 
 // leaveQueue removes q from its queue.
 func (s *Scheduler) leaveQueue(q *seqState) {
-	if q.active {
-		s.running.remove(q)
-		q.active = false
-	} else {
-		s.waiting.remove(q)
-		if q.admitted {
-			s.preempted--
-		}
+	s.countPartial(q, -1)
+	s.queueOf(q).remove(q)
+	if q.queue == inWaiting && q.admitted {
+		s.preempted--
 	}
+}
+
+// enterQueue puts q, which is in none, into a queue, at its place in order of arrival.
+func (s *Scheduler) enterQueue(q *seqState, to queueName) {
+	q.queue = to
+	s.queueOf(q).insert(q)
+	if to == inWaiting && q.admitted {
+		s.preempted++
+	}
+	s.countPartial(q, 1)
+}
+
+func (s *Scheduler) queueOf(q *seqState) *sequenceQueue {
+	switch q.queue {
+	case inRunning:
+		return &s.running
+	case inPaused:
+		return &s.paused
+	}
+	return &s.waiting
 }
 
 // releaseBlocks releases q's blocks, last to first, so that blocks which extend others are evicted before
@@ -255,7 +335,7 @@ func (s *Scheduler) releaseBlocks(q *seqState) {
 		s.pool.dropHolder(q.blocks[i])
 	}
 	q.blocks = q.blocks[:0]
-	q.registered, q.tip, q.sealed, q.fetched = 0, 0, false, 0
+	q.registered, q.tip, q.sealed, q.fetched, q.fetchOnly = 0, 0, false, 0, false
 	s.gate.closed = false
 }
 

@@ -21,6 +21,8 @@ type rig struct {
 	planned bool // step is not committed
 	want    Step // the twin's
 	trace   []string
+	// reserved counts reservations.
+	reserved int
 }
 
 func newRig(cfg Config) (*rig, error) {
@@ -55,6 +57,14 @@ func (r *rig) add(seq Sequence) error {
 	return r.verify()
 }
 
+func (r *rig) finish(id SeqID, index int) error {
+	r.logf("finish %d of %d", index, id)
+	if got, want := r.s.FinishRange(RangeID{id, index}), r.twin.finish(id, index); got != want {
+		return fmt.Errorf("FinishRange is %v, twin says %v", got, want)
+	}
+	return r.verify()
+}
+
 func (r *rig) remove(id SeqID) error {
 	r.logf("remove %d", id)
 	ok := r.s.RemoveSequence(id)
@@ -79,12 +89,16 @@ func (r *rig) plan() error {
 		}
 	}
 	r.planned = true
+	r.reserved += len(r.step.Reserved)
 	r.twin.step(&r.want)
 	r.logf("step %s", describe(&r.step))
 	if got, want := describe(&r.step), describe(&r.want); got != want {
 		return fmt.Errorf("step is\n%s, twin says\n%s", got, want)
 	}
 	for _, w := range r.step.Work {
+		if err := r.checkComputable(&w); err != nil {
+			return err
+		}
 		own := r.seqs[w.ID].Tokens[w.Start : w.Start+len(w.Tokens)]
 		if !slices.Equal(w.Tokens, own) {
 			return fmt.Errorf("sequence %d: tokens are %v, want %v", w.ID, w.Tokens, own)
@@ -93,7 +107,38 @@ func (r *rig) plan() error {
 	for _, id := range r.step.Failed {
 		delete(r.seqs, id)
 	}
+	if len(r.step.Work) == 0 && !slices.ContainsFunc(r.twin.running, func(q *twinSeq) bool { return q.due }) {
+		if err := r.planAgain(); err != nil {
+			return err
+		}
+	}
 	return r.verify()
+}
+
+// planAgain checks that after a step without work there is none before something happens: a shell waits for it. A
+// token which is late is such a thing.
+func (r *rig) planAgain() error {
+	var again, want Step
+	r.s.Step(&again)
+	r.twin.step(&want)
+	if got := describe(&again); got != describe(&want) || len(again.Work) > 0 {
+		return fmt.Errorf("after a step without work the next one is\n%s, twin says\n%s", got, describe(&want))
+	}
+	return nil
+}
+
+// checkComputable reports a token of w which cannot be computed.
+func (r *rig) checkComputable(w *Work) error {
+	if len(w.Tokens) == 0 && w.Fetched == 0 {
+		return fmt.Errorf("sequence %d has nothing to do", w.ID)
+	}
+	q := r.twin.find(w.ID)
+	for i, x := range q.Unfinished {
+		if !q.finished[i] && len(w.Tokens) > 0 && x.Start < w.Start+len(w.Tokens) && x.End > w.Start {
+			return fmt.Errorf("sequence %d: tokens %d+%d are of the unfinished %v", w.ID, w.Start, len(w.Tokens), x)
+		}
+	}
+	return nil
 }
 
 // compute runs the planned batch in the cache model.
@@ -112,7 +157,7 @@ func (r *rig) commit(sampled []SampledToken) error {
 	r.logf("commit %v", sampled)
 	took := map[SeqID]bool{} // only the first token of each
 	for _, t := range sampled {
-		if q := r.s.byID[t.ID]; q != nil && !took[t.ID] && (q.awaitsToken || q.planned > 0 && q.planned == q.pendingTokens()) {
+		if q := r.s.byID[t.ID]; q != nil && !took[t.ID] && (q.awaitsToken || q.planned > 0 && q.readyTokens()+q.planned == len(q.tokens)) {
 			took[t.ID] = true
 			r.seqs[t.ID].Tokens = append(r.seqs[t.ID].Tokens, t.Token)
 		}
@@ -245,6 +290,9 @@ func describe(s *Step) string {
 	}
 	if len(s.Preempted) > 0 {
 		text += fmt.Sprintf("preempted %v\n", s.Preempted)
+	}
+	if len(s.Reserved) > 0 {
+		text += fmt.Sprintf("reserved %v\n", s.Reserved)
 	}
 	if len(s.Failed) > 0 {
 		text += fmt.Sprintf("failed %v\n", s.Failed)

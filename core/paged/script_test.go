@@ -16,14 +16,15 @@ import (
 // TestScripts runs testdata: the specification of the scheduler by example. All invariants are checked
 // after each of these commands:
 //
-//	new blocks=N size=N seqs=N budget=N context=N waiting=N [reuse=off] [chunking=off]
-//	add id=N tokens=1-4,9 [prompt=N] [lora=S] [ns=S] [media=hash:start-end,…]
+//	new blocks=N size=N seqs=N budget=N context=N waiting=N [reuse=off] [chunking=off] [remote=all]
+//	add id=N tokens=1-4,9 [prompt=N] [lora=S] [ns=S] [media=hash:start-end,…] [unfinished=start-end,…] [reopens]
+//	finish id=N range=N  finish an unfinished range, by its index
 //	step              plan a batch; prints id, start+tokens, block table
 //	commit [noBlock] [ID=TOKEN…]  each sampled sequence gets 100*id + outputs so far
 //	run n=N           step and commit, N times
 //	remove id=N
 //	clear
-//	events | dump | stats | queues | blocks
+//	events | dump | stats | states | queues | blocks
 //
 // Prefixes are printed as the tokens of their blocks, "1-4/5-8", and a block after the one before it as
 // "/5-8".
@@ -33,6 +34,11 @@ func TestScripts(t *testing.T) {
 		datadriven.RunTest(t, path, d.run)
 	})
 }
+
+// everything is remote memory with all blocks.
+type everything struct{}
+
+func (everything) Has(kv.SeqHash) bool { return true }
 
 type scripted struct {
 	t     *testing.T
@@ -62,6 +68,8 @@ func (d *scripted) create(cmd *datadriven.TestData) string {
 			cfg.Reuse = Off
 		case "chunking":
 			cfg.Chunking = Off
+		case "remote":
+			cfg.Remote = everything{}
 		default:
 			n, err := strconv.Atoi(v)
 			if err != nil {
@@ -88,6 +96,13 @@ func (d *scripted) do(cmd *datadriven.TestData) (string, error) {
 		return d.add(cmd)
 	case "remove":
 		return "", r.remove(d.id(cmd))
+	case "finish":
+		var index int
+		cmd.ScanArgs(d.t, "range", &index)
+		if d.isFinished(d.id(cmd), index) {
+			return "nothing to finish\n", r.finish(d.id(cmd), index)
+		}
+		return "", r.finish(d.id(cmd), index)
 	case "step":
 		return d.step()
 	case "commit":
@@ -125,8 +140,16 @@ func (d *scripted) do(cmd *datadriven.TestData) (string, error) {
 		return fmt.Sprintf("running %d, waiting %d; used %d, cached %d, free %d; prefill %d\nprompt %d, hit %d; preempted %d, evicted %d, collided %d\n",
 			st.Running, st.Waiting, st.UsedBlocks, st.CachedBlocks, st.FreeBlocks, st.PrefillTokens,
 			st.PromptTokens, st.CachedTokens, st.Preemptions, st.Evictions, st.Collisions), nil
+	case "states":
+		st := r.s.Stats()
+		return fmt.Sprintf("running %d, waiting %d; encoding %d, active %d; used %d, reserved %d\n",
+			st.Running, st.Waiting, st.Encoding, st.Active, st.UsedBlocks, st.ReservedBlocks), nil
 	case "queues":
-		return fmt.Sprintf("running %v\nwaiting %v\n", ids(&r.s.running), ids(&r.s.waiting)), nil
+		out := fmt.Sprintf("running %v\nwaiting %v\n", ids(&r.s.running), ids(&r.s.waiting))
+		if r.s.paused.len > 0 {
+			out += fmt.Sprintf("paused %v\n", ids(&r.s.paused))
+		}
+		return out, nil
 	case "blocks":
 		return d.blocks(), nil
 	}
@@ -152,6 +175,13 @@ func (d *scripted) add(cmd *datadriven.TestData) (string, error) {
 			seq.Salt.LoRA = a.Vals[0]
 		case "ns":
 			seq.Salt.Namespace = a.Vals[0]
+		case "unfinished":
+			for _, v := range a.Vals {
+				from, to := d.span(v)
+				seq.Unfinished = append(seq.Unfinished, TokenRange{from, to})
+			}
+		case "reopens":
+			seq.Reopens = true
 		case "media":
 			for _, v := range a.Vals {
 				hash, span, _ := strings.Cut(v, ":")
@@ -178,6 +208,12 @@ func (d *scripted) add(cmd *datadriven.TestData) (string, error) {
 	return "", nil
 }
 
+// isFinished says whether a sequence has no such range which is unfinished.
+func (d *scripted) isFinished(id SeqID, index int) bool {
+	q := d.rig.s.byID[id]
+	return q == nil || !q.partial.isUnfinished(index)
+}
+
 func (d *scripted) step() (string, error) {
 	r := d.rig
 	if err := r.plan(); err != nil {
@@ -194,10 +230,16 @@ func (d *scripted) step() (string, error) {
 		if w.Cached > 0 {
 			fmt.Fprintf(&out, " hit %d", w.Cached)
 		}
+		if w.Fetched > 0 {
+			fmt.Fprintf(&out, " fetch %d", w.Fetched)
+		}
 		if w.Sample {
 			out.WriteString(" sample")
 		}
 		out.WriteByte('\n')
+	}
+	for _, v := range r.step.Reserved {
+		fmt.Fprintf(&out, "%d: reserved, %d ready\n", v.ID, v.Ready)
 	}
 	for _, id := range r.step.Preempted {
 		fmt.Fprintf(&out, "%d: preempted\n", id)
@@ -320,7 +362,7 @@ func (d *scripted) blocks() string {
 }
 
 func (d *scripted) holders(b int32) (all []SeqID) {
-	for q := d.rig.s.running.head; q != nil; q = q.next {
+	for _, q := range d.rig.s.holders() {
 		if slices.Contains(q.blocks, b) {
 			all = append(all, q.id)
 		}

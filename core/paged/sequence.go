@@ -14,30 +14,43 @@ type seqState struct {
 	salt    kv.Salt
 	hasher  kv.Hasher
 	media   []kv.Media // sorted, without empty ranges and duplicates
-	tokens  []kv.Token // prompt, then output
 	prompt  int        // how many of tokens are prompt
-	reuse   Switch     // off if the scheduler's or the sequence's is
+	cached  int        // prompt tokens hit or fetched at the first admission
+	tokens  []kv.Token // prompt, then output
 
 	blocks     []int32 // table; the first `registered` ones are in the index
 	registered int
 	tip        kv.SeqHash // prefix hash of the last registered block
-	sealed     bool       // later blocks cannot be registered, because an earlier one is not
 
-	active      bool // in the batch, not in the queue
-	computed    int  // tokens whose K and V are in blocks
-	planned     int  // tokens in the current Step
-	prefillGoal int  // tokens known when added or last preempted
-	awaitsToken bool // all tokens are computed and the next one is not known yet
-
-	admitted bool // at least once
-	cached   int  // prompt tokens hit or fetched at the first admission
-	fetched  int  // tokens after the computed ones which are fetched by the next Commit
+	computed    int // tokens whose K and V are in blocks
+	fetched     int // tokens after the computed ones which are fetched by the next Commit
+	planned     int // tokens in the current Step
+	limit       int // tokens before the first unfinished range which is needed; noLimit if none is
+	prefillGoal int // tokens known when added or last preempted
 
 	prev, next *seqState // in its queue
+	queue      queueName
+
+	reuse       Switch // off if the scheduler's or the sequence's is
+	sealed      bool   // later blocks cannot be registered, because an earlier one is not
+	awaitsToken bool   // all tokens are computed and the next one is not known yet
+	admitted    bool   // at least once
+	fetchOnly   bool   // the next Commit fetches, and nothing after the fetched tokens can be computed
+
+	partial *partialState // nil if it was added without unfinished ranges
+}
+
+// partialState is the state of a sequence which was added with unfinished ranges.
+type partialState struct {
+	unfinished []TokenRange // those which are finished are zero
+	all        []TokenRange // of a sequence which Reopens
+	// When it was last passed over: the blocks which it needed beside its hits, and the first block which it missed.
+	lacked int
+	missed kv.SeqHash
 }
 
 func newSeqState(seq Sequence, arrival uint64, hasher kv.Hasher, blockSize int) *seqState {
-	return &seqState{
+	q := &seqState{
 		id:      seq.ID,
 		arrival: arrival,
 		salt:    seq.Salt,
@@ -49,6 +62,13 @@ func newSeqState(seq Sequence, arrival uint64, hasher kv.Hasher, blockSize int) 
 		reuse:       seq.Reuse,
 		prefillGoal: len(seq.Tokens),
 	}
+	if len(seq.Unfinished) > 0 {
+		q.partial = &partialState{unfinished: slices.Clone(seq.Unfinished)}
+		if seq.Reopens {
+			q.partial.all = slices.Clone(seq.Unfinished)
+		}
+	}
+	return q
 }
 
 // prefillLeft is the sequence's part of Stats.PrefillTokens.
@@ -57,8 +77,8 @@ func (q *seqState) prefillLeft() int { return max(0, q.prefillGoal-q.readyTokens
 // readyTokens is the number of tokens which need no computation any more.
 func (q *seqState) readyTokens() int { return q.computed + q.fetched }
 
-// pendingTokens is the number of known tokens which are still to be computed.
-func (q *seqState) pendingTokens() int { return len(q.tokens) - q.readyTokens() }
+// pendingTokens is the number of known tokens which are still to be computed, and can be.
+func (q *seqState) pendingTokens() int { return max(0, min(len(q.tokens), q.limit)-q.readyTokens()) }
 
 // describeBlock returns the content of block i, which is full, as the successor of the registered block
 // parent.
@@ -93,32 +113,42 @@ func canonicalMedia(media []kv.Media) []kv.Media {
 	return slices.Compact(own)
 }
 
-// sequenceQueue is an ordered list of sequences, linked through them: insertion at either end and removal
-// anywhere cost O(1) and no memory.
+// queueName names a queue of the scheduler.
+type queueName uint8
+
+const (
+	inWaiting queueName = iota
+	inRunning
+	inPaused
+	queueCount
+)
+
+// sequenceQueue is a list of sequences in order of arrival, linked through them: insertion at either end and
+// removal anywhere cost O(1) and no memory.
 type sequenceQueue struct {
 	head, tail *seqState
 	len        int
 }
 
-func (l *sequenceQueue) pushBack(q *seqState) {
-	q.prev, q.next = l.tail, nil
-	if l.tail == nil {
+// insert puts q at its place.
+func (l *sequenceQueue) insert(q *seqState) {
+	var after *seqState // the sequence behind it
+	if l.tail != nil && l.tail.arrival > q.arrival {
+		for after = l.head; after.arrival < q.arrival; {
+			after = after.next
+		}
+	}
+	q.prev, q.next = l.tail, after
+	if after != nil {
+		q.prev, after.prev = after.prev, q
+	} else {
+		l.tail = q
+	}
+	if q.prev == nil {
 		l.head = q
 	} else {
-		l.tail.next = q
+		q.prev.next = q
 	}
-	l.tail = q
-	l.len++
-}
-
-func (l *sequenceQueue) pushFront(q *seqState) {
-	q.prev, q.next = nil, l.head
-	if l.head == nil {
-		l.tail = q
-	} else {
-		l.head.prev = q
-	}
-	l.head = q
 	l.len++
 }
 

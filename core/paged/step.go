@@ -6,15 +6,16 @@ import "penstock/core/kv"
 // a failed batch the shell removes the sequences which caused it and calls Step again, which makes a new
 // plan.
 func (s *Scheduler) Step(out *Step) {
-	out.Work, out.Preempted, out.Failed = out.Work[:0], out.Preempted[:0], out.Failed[:0]
+	out.Work, out.Preempted, out.Reserved, out.Failed = out.Work[:0], out.Preempted[:0], out.Reserved[:0], out.Failed[:0]
 	s.discardPlan()
-	s.budget = s.cfg.TokenBudget
-
-	if prefills := s.planDecodes(out); prefills {
-		s.planPrefills()
+	s.budget, s.gaveUp, s.short = s.cfg.TokenBudget, false, false
+	s.resumeSequences()
+	prefills := s.planDecodes(out)
+	if resumed := s.resumeSequences(); resumed || prefills { // places may be free now
+		s.planPrefills(out)
 	}
-	if len(out.Preempted) == 0 {
-		s.admitWaiting()
+	if !s.short {
+		s.admitWaiting(out)
 	}
 	s.emitWork(out)
 }
@@ -27,7 +28,8 @@ func (s *Scheduler) discardPlan() {
 }
 
 // planDecodes schedules one token for every sequence which needs exactly one, oldest first, and reports
-// whether some need more. While a block is missing it preempts the newest running sequence.
+// whether some need more. While a block is missing it preempts the newest encoding sequence or, if there is none,
+// the newest sequence.
 func (s *Scheduler) planDecodes(out *Step) (prefills bool) {
 	for q := s.running.head; q != nil; {
 		next := q.next
@@ -38,7 +40,7 @@ func (s *Scheduler) planDecodes(out *Step) (prefills bool) {
 			prefills = true
 		case pending == 1:
 			for s.tokenRoom(q) == 0 {
-				newest := s.running.tail
+				newest := s.newestHolder()
 				s.preemptSequence(newest, out)
 				if newest == q {
 					return prefills
@@ -52,20 +54,29 @@ func (s *Scheduler) planDecodes(out *Step) (prefills bool) {
 	return prefills
 }
 
-// planPrefills spends the budget on sequences which need more than one token, oldest first, as far as there
+// planPrefills spends the budget on sequences which need tokens and have none yet, oldest first, as far as there
 // are blocks. A sequence which remains unfinished has spent the budget or the last block, so no sequence is
-// admitted after it: all but the newest have the blocks for their known tokens, and a prefill preempts no
-// other sequence. It keeps its blocks until an older sequence needs them.
+// admitted after it: all but the newest have the blocks for their known tokens, as those which were added with
+// unfinished ranges always have. A prefill preempts only encoding sequences. It keeps its blocks until an older
+// sequence needs them.
 //
-// Without chunking, a prefill here was planned whole in a step which failed, with the same sequences before
-// it, so it has its blocks and fits again.
-func (s *Scheduler) planPrefills() {
+// Without chunking, a prefill here has its blocks: it was planned whole in a step which failed, or has paused. If it
+// does not fit into what is left of the budget, it waits for a later step, and the others behind it.
+func (s *Scheduler) planPrefills(out *Step) {
 	for q := s.running.head; q != nil && s.budget > 0; q = q.next {
 		pending := q.pendingTokens()
-		if pending <= 1 {
+		if pending == 0 || q.planned > 0 {
 			continue
 		}
-		s.scheduleTokens(q, min(pending, s.budget, s.tokenRoom(q)))
+		if s.cfg.Chunking == Off && pending > s.budget {
+			s.budget = 0
+			return
+		}
+		n := min(pending, s.budget)
+		for s.tokenRoom(q) < n && s.holdsEncoding() {
+			s.preemptSequence(s.newestHolder(), out)
+		}
+		s.scheduleTokens(q, min(n, s.tokenRoom(q)))
 	}
 }
 
@@ -76,17 +87,28 @@ func (s *Scheduler) tokenRoom(q *seqState) int {
 
 // scheduleTokens schedules the next n tokens of q, for which there is room.
 func (s *Scheduler) scheduleTokens(q *seqState, n int) {
-	for len(q.blocks) < s.cfg.blocksFor(q.readyTokens()+n) {
-		q.blocks = append(q.blocks, s.pool.takeBlock())
-	}
+	s.extendTable(q, q.readyTokens()+n)
 	q.planned = n
 	s.budget -= n
+}
+
+// reserveBlocks allocates the blocks of all tokens of q, for which there is room.
+func (s *Scheduler) reserveBlocks(q *seqState) {
+	s.extendTable(q, len(q.tokens))
+	q.partial.lacked = 0
+}
+
+// extendTable allocates what q's table lacks for n tokens.
+func (s *Scheduler) extendTable(q *seqState, n int) {
+	for len(q.blocks) < s.cfg.blocksFor(n) {
+		q.blocks = append(q.blocks, s.pool.takeBlock())
+	}
 }
 
 // emitWork writes the plan to out.
 func (s *Scheduler) emitWork(out *Step) {
 	for q := s.running.head; q != nil; q = q.next {
-		if q.planned == 0 {
+		if q.planned == 0 && !q.fetchOnly {
 			continue
 		}
 		end := q.readyTokens() + q.planned
@@ -104,25 +126,31 @@ func (s *Scheduler) emitWork(out *Step) {
 	}
 }
 
-// preemptSequence removes the newest running sequence, which is not in the step yet, from the batch. It
-// releases its blocks, and the sequence waits before all others to be computed again. Its full blocks may
-// still be cached by then.
+// preemptSequence removes a sequence from the batch, and from the step if it is in it. It releases its blocks, and
+// the sequence waits, before all which arrived after it, to be computed again. Its full blocks may still be cached
+// by then.
 func (s *Scheduler) preemptSequence(q *seqState, out *Step) {
 	if len(q.tokens) >= s.MaxTokens() {
 		s.failSequence(q, out)
 		return
 	}
+	s.gaveUp = true
+	s.short = s.short || !q.isEncoding()
 	s.stats.PrefillTokens -= q.prefillLeft()
 	s.leaveQueue(q)
 	s.releaseBlocks(q)
-	q.computed, q.awaitsToken = 0, false
+	s.budget += q.planned
+	q.partial.reopenRanges(q.computed)
+	q.computed, q.planned, q.awaitsToken = 0, 0, false
 	q.prefillGoal = len(q.tokens)
+	q.limit = s.limitOf(q, 0)
 	s.stats.PrefillTokens += q.prefillLeft()
 
-	s.waiting.pushFront(q)
-	s.preempted++
-	s.stats.Preemptions++
-	out.Preempted = append(out.Preempted, q.id)
+	s.enterQueue(q, inWaiting)
+	if !out.cancelReservation(q) {
+		s.stats.Preemptions++
+		out.Preempted = append(out.Preempted, q.id)
+	}
 }
 
 // failSequence drops a sequence which can get no further token.
@@ -174,10 +202,12 @@ func (s *Scheduler) fetchBlocks(q *seqState, n int) {
 // A sequence without its token is not scheduled but keeps its blocks. A later Commit may bring the token,
 // unless the sequence was preempted meanwhile: then it is computed and asked for again.
 func (s *Scheduler) Commit(sampled []SampledToken) {
-	for q := s.running.head; q != nil; q = q.next {
-		if q.planned > 0 {
+	for q := s.running.head; q != nil; {
+		next := q.next // q may pause
+		if q.planned > 0 || q.fetchOnly {
 			s.advanceComputed(q)
 		}
+		q = next
 	}
 	for _, t := range sampled {
 		if q := s.byID[t.ID]; q != nil && q.awaitsToken {
@@ -193,10 +223,13 @@ func (s *Scheduler) advanceComputed(q *seqState) {
 	q.computed += q.fetched + q.planned
 	q.fetched = 0
 	s.stats.PrefillTokens += q.prefillLeft()
-	q.planned = 0
-	q.awaitsToken = q.pendingTokens() == 0
+	q.planned, q.fetchOnly = 0, false
+	q.awaitsToken = q.readyTokens() == len(q.tokens)
 	if q.reuse == On {
 		s.registerBlocks(q)
+	}
+	if q.isEncoding() && q.pendingTokens() == 0 {
+		s.moveSequence(q, inPaused)
 	}
 }
 

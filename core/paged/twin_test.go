@@ -11,8 +11,10 @@ import (
 // strings, nothing cached which can be recomputed. It has no physical blocks, only their number.
 type twin struct {
 	cfg     Config
-	running []*twinSeq
+	running []*twinSeq // by age, as the others
+	paused  []*twinSeq
 	waiting []*twinSeq
+	added   int
 	cache   []*twinBlock // registered blocks, in order of registration
 	clock   int
 	events  []string // one per block
@@ -31,6 +33,9 @@ type twinSeq struct {
 	ran      bool
 	cached   int
 	fetched  int
+	age      int
+	finished []bool // of Unfinished
+	fetches  bool   // it is in the batch only to fetch
 }
 
 type twinBlock struct {
@@ -43,7 +48,7 @@ type twinBlock struct {
 func (w *twin) limit() int { return min(w.cfg.MaxContext, w.cfg.Blocks*w.cfg.BlockSize) }
 
 func (w *twin) find(id SeqID) *twinSeq {
-	for _, q := range slices.Concat(w.running, w.waiting) {
+	for _, q := range slices.Concat(w.running, w.paused, w.waiting) {
 		if q.ID == id {
 			return q
 		}
@@ -62,13 +67,92 @@ func (w *twin) add(seq Sequence) bool {
 	if n == 0 || seq.Prompt < 1 || seq.Prompt > n || n >= w.limit() || w.find(seq.ID) != nil || fresh >= w.cfg.MaxWaiting {
 		return false
 	}
-	w.waiting = append(w.waiting, &twinSeq{Sequence: seq, tokens: slices.Clone(seq.Tokens), goal: n})
+	for _, r := range seq.Unfinished {
+		if r.Start < 0 || r.Start >= r.End || r.End > seq.Prompt {
+			return false
+		}
+	}
+	w.added++
+	w.waiting = append(w.waiting, &twinSeq{Sequence: seq, tokens: slices.Clone(seq.Tokens), goal: n, age: w.added, finished: make([]bool, len(seq.Unfinished))})
 	return true
+}
+
+func (w *twin) finish(id SeqID, index int) bool {
+	q := w.find(id)
+	if q == nil || index < 0 || index >= len(q.finished) || q.finished[index] {
+		return false
+	}
+	q.finished[index] = true
+	return true
+}
+
+// holders are the sequences with blocks.
+func (w *twin) holders() []*twinSeq { return byAge(slices.Concat(w.running, w.paused)) }
+
+func byAge(all []*twinSeq) []*twinSeq {
+	slices.SortFunc(all, func(a, b *twinSeq) int { return a.age - b.age })
+	return all
+}
+
+// encoding says whether q still needs a range when its first ready tokens need nothing, and how many of the tokens
+// after them can be computed.
+func (w *twin) encoding(q *twinSeq, ready int) (needs bool, can int) {
+	if len(q.Unfinished) == 0 {
+		return false, len(q.tokens) - ready
+	}
+	for p := ready; p < len(q.tokens); p++ {
+		for i, r := range q.Unfinished {
+			if !q.finished[i] && r.Start <= p && p < r.End {
+				if w.cfg.Chunking == Off {
+					return true, 0
+				}
+				return true, can
+			}
+		}
+		can++
+	}
+	return false, can
+}
+
+// can is how many tokens of q can be computed now.
+func (w *twin) can(q *twinSeq) int {
+	_, n := w.encoding(q, q.computed+q.fetched)
+	return n
+}
+
+func (w *twin) needs(q *twinSeq) bool {
+	needs, _ := w.encoding(q, q.computed+q.fetched)
+	return needs
+}
+
+// dispensable are the holders which are encoding, newest first.
+func (w *twin) dispensable() (all []*twinSeq) {
+	for _, q := range w.holders() {
+		if w.needs(q) {
+			all = append(all, q)
+		}
+	}
+	slices.Reverse(all)
+	return all
+}
+
+// sole is how many blocks only these sequences hold, except some.
+func (w *twin) sole(of []*twinSeq, except []*twinBlock) int {
+	var all []*twinBlock
+	for _, q := range of {
+		for _, b := range q.table {
+			others := slices.ContainsFunc(w.holders(), func(o *twinSeq) bool { return !slices.Contains(of, o) && slices.Contains(o.table, b) })
+			if !others && !slices.Contains(all, b) && !slices.Contains(except, b) {
+				all = append(all, b)
+			}
+		}
+	}
+	return len(all)
 }
 
 func (w *twin) held(b *twinBlock) int {
 	n := 0
-	for _, q := range w.running {
+	for _, q := range w.holders() {
 		for _, have := range q.table {
 			if have == b {
 				n++
@@ -80,7 +164,7 @@ func (w *twin) held(b *twinBlock) int {
 
 func (w *twin) used() int {
 	var distinct []*twinBlock
-	for _, q := range w.running {
+	for _, q := range w.holders() {
 		for _, b := range q.table {
 			if !slices.Contains(distinct, b) {
 				distinct = append(distinct, b)
@@ -120,7 +204,7 @@ func (w *twin) release(q *twinSeq) {
 			b.released = w.clock
 		}
 	}
-	q.computed, q.planned, q.fetched, q.due, q.sealed = 0, 0, 0, false, false
+	q.computed, q.planned, q.fetched, q.due, q.sealed, q.fetches = 0, 0, 0, false, false, false
 }
 
 func (w *twin) remove(id SeqID) bool {
@@ -131,6 +215,7 @@ func (w *twin) remove(id SeqID) bool {
 	w.release(q)
 	same := func(o *twinSeq) bool { return o == q }
 	w.running = slices.DeleteFunc(w.running, same)
+	w.paused = slices.DeleteFunc(w.paused, same)
 	w.waiting = slices.DeleteFunc(w.waiting, same)
 	return true
 }
@@ -164,12 +249,22 @@ func (w *twin) named(seq kv.SeqHash) *twinBlock {
 	return nil
 }
 
+func (w *twin) resume() {
+	for _, q := range slices.Clone(w.paused) {
+		if w.can(q) > 0 && len(w.running) < w.cfg.MaxSeqs {
+			w.paused = slices.DeleteFunc(w.paused, func(o *twinSeq) bool { return o == q })
+			w.running = byAge(append(w.running, q))
+		}
+	}
+}
+
 func (w *twin) step(out *Step) {
 	*out = Step{}
 	for _, q := range w.running {
 		q.planned = 0
 	}
-	budget := w.cfg.TokenBudget
+	w.resume()
+	budget, short := w.cfg.TokenBudget, false
 	room := func(q *twinSeq) int {
 		return (len(q.table)+w.cfg.Blocks-w.used())*w.cfg.BlockSize - q.computed - q.fetched
 	}
@@ -181,41 +276,73 @@ func (w *twin) step(out *Step) {
 		q.planned = n
 		budget -= n
 	}
+	preempt := func(v *twinSeq) {
+		needed, computed := w.needs(v), v.computed
+		budget += v.planned
+		w.remove(v.ID)
+		if len(v.tokens) >= w.limit() {
+			out.Failed = append(out.Failed, v.ID)
+			return
+		}
+		short = short || !needed
+		for i, r := range v.Unfinished {
+			v.finished[i] = v.finished[i] && !(v.Reopens && r.End <= computed)
+		}
+		v.goal = len(v.tokens)
+		w.waiting = byAge(append(w.waiting, v))
+		if i := slices.IndexFunc(out.Reserved, func(r Reservation) bool { return r.ID == v.ID }); i >= 0 {
+			out.Reserved = slices.Delete(out.Reserved, i, i+1)
+			return
+		}
+		w.stats.Preemptions++
+		out.Preempted = append(out.Preempted, v.ID)
+	}
 	for _, q := range slices.Clone(w.running) {
-		wants := len(q.tokens) < w.limit() && len(q.tokens)-q.computed-q.fetched == 1
+		wants := len(q.tokens) < w.limit() && w.can(q) == 1
 		for wants && slices.Contains(w.running, q) && room(q) < 1 {
-			v := w.running[len(w.running)-1]
-			w.remove(v.ID)
-			if len(v.tokens) >= w.limit() {
-				out.Failed = append(out.Failed, v.ID)
-				continue
+			if of := w.dispensable(); len(of) > 0 {
+				preempt(of[0])
+			} else {
+				all := w.holders()
+				preempt(all[len(all)-1])
 			}
-			v.goal = len(v.tokens)
-			w.waiting = slices.Insert(w.waiting, 0, v)
-			w.stats.Preemptions++
-			out.Preempted = append(out.Preempted, v.ID)
 		}
 		switch {
 		case !slices.Contains(w.running, q):
 		case len(q.tokens) >= w.limit():
 			out.Failed = append(out.Failed, q.ID)
 			w.remove(q.ID)
-		case len(q.tokens)-q.computed-q.fetched == 1:
+		case w.can(q) == 1:
 			give(q, 1)
 		}
 	}
-	for _, q := range w.running {
-		n := len(q.tokens) - q.computed - q.fetched
-		if n <= 1 || budget == 0 {
+	w.resume()
+	for _, q := range slices.Clone(w.running) {
+		n := w.can(q)
+		if !slices.Contains(w.running, q) || n == 0 || q.planned > 0 || budget == 0 {
 			continue
 		}
-		give(q, min(n, budget, room(q)))
-		if q.planned < n { // no sequence after it
+		if w.cfg.Chunking == Off && n > budget { // nothing after it
 			budget = 0
+			break
 		}
+		part := min(n, budget)
+		for of := w.dispensable(); len(of) > 0 && room(q) < part; of = w.dispensable() {
+			preempt(of[0])
+		}
+		give(q, min(part, room(q)))
 	}
-	for len(out.Preempted) == 0 && budget > 0 && len(w.waiting) > 0 && len(w.running) < w.cfg.MaxSeqs {
-		q := w.waiting[0]
+	for _, q := range slices.Clone(w.waiting) {
+		if short || budget == 0 {
+			break
+		}
+		if slices.Contains(out.Preempted, q.ID) {
+			continue
+		}
+		place := len(w.running) < w.cfg.MaxSeqs
+		if !place && !w.needs(q) {
+			break
+		}
 		var hits []*twinBlock
 		if w.cfg.Reuse == On && q.Reuse == On {
 			for i, seq := range w.chain(q) {
@@ -238,22 +365,44 @@ func (w *twin) step(out *Step) {
 				fetch++
 			}
 		}
-		n := len(q.tokens) - (len(hits)+fetch)*w.cfg.BlockSize
+		ready := (len(hits) + fetch) * w.cfg.BlockSize
+		needs, n := w.encoding(q, ready)
+		if !place && fetch > 0 && !needs {
+			break
+		}
+		if !place && fetch > 0 {
+			continue
+		}
 		if w.cfg.Chunking == Off && n > budget {
 			break
 		}
-		q.table = hits
-		w.running = append(w.running, q)
-		need := w.cfg.blocksFor(len(q.tokens)) - len(hits)
-		if len(w.running) > 1 {
-			need += w.cfg.Blocks / 100
-		}
-		if need > w.cfg.Blocks-w.used() {
+		lacks := func() int { // blocks, as if q had its hits
+			need := w.cfg.blocksFor(len(q.tokens)) - len(hits)
+			if slices.ContainsFunc(w.holders(), func(o *twinSeq) bool { return !w.needs(o) }) {
+				need += w.cfg.Blocks / 100
+			}
+			q.table = hits
+			w.running = append(w.running, q)
+			need -= w.cfg.Blocks - w.used()
 			q.table = nil
 			w.running = w.running[:len(w.running)-1]
+			return need
+		}
+		if of := w.dispensable(); !needs && lacks() > 0 && lacks() <= w.sole(of, hits) {
+			for ; lacks() > 0; of = of[1:] {
+				preempt(of[0])
+			}
+			place = len(w.running) < w.cfg.MaxSeqs
+		}
+		if lacks() > 0 {
+			if needs {
+				continue
+			}
 			break
 		}
-		w.waiting = w.waiting[1:]
+		w.waiting = slices.DeleteFunc(w.waiting, func(o *twinSeq) bool { return o == q })
+		q.table = hits
+		w.running = byAge(append(w.running, q))
 		q.computed = len(hits) * w.cfg.BlockSize
 		for range fetch {
 			b := w.take()
@@ -267,10 +416,23 @@ func (w *twin) step(out *Step) {
 			w.stats.PromptTokens += uint64(q.Prompt)
 			w.stats.CachedTokens += uint64(q.cached)
 		}
+		if len(q.Unfinished) > 0 {
+			out.Reserved = append(out.Reserved, Reservation{ID: q.ID, Ready: ready})
+			for len(q.table) < w.cfg.blocksFor(len(q.tokens)) {
+				b := w.take()
+				q.table = append(q.table, b)
+			}
+		}
+		if !place || n == 0 && fetch == 0 {
+			w.running = slices.DeleteFunc(w.running, func(o *twinSeq) bool { return o == q })
+			w.paused = byAge(append(w.paused, q))
+			continue
+		}
+		q.fetches = n == 0
 		give(q, min(n, budget))
 	}
 	for _, q := range w.running {
-		if q.planned > 0 {
+		if q.planned > 0 || q.fetches {
 			start := q.computed + q.fetched
 			end := start + q.planned
 			out.Work = append(out.Work, Work{
@@ -284,14 +446,18 @@ func (w *twin) step(out *Step) {
 }
 
 func (w *twin) commit(sampled []SampledToken) {
-	for _, q := range w.running {
-		before := q.computed / w.cfg.BlockSize
-		if q.planned > 0 {
+	for _, q := range slices.Clone(w.running) {
+		before, worked := q.computed/w.cfg.BlockSize, q.planned > 0 || q.fetches
+		if worked {
 			q.computed += q.fetched + q.planned
 			q.fetched = 0
 			q.due = q.computed == len(q.tokens)
 		}
-		q.planned = 0
+		q.planned, q.fetches = 0, false
+		if worked && w.needs(q) && w.can(q) == 0 {
+			w.running = slices.DeleteFunc(w.running, func(o *twinSeq) bool { return o == q })
+			w.paused = byAge(append(w.paused, q))
+		}
 		if w.cfg.Reuse == Off || q.Reuse == Off {
 			continue
 		}
@@ -323,7 +489,7 @@ func (w *twin) commit(sampled []SampledToken) {
 func (w *twin) clear() int {
 	n := len(w.cache)
 	w.cache = nil
-	for _, q := range w.running {
+	for _, q := range w.holders() {
 		q.sealed = true
 	}
 	w.events = []string{"cleared"}
@@ -332,10 +498,20 @@ func (w *twin) clear() int {
 
 func (w *twin) figures() Stats {
 	st := w.stats
-	st.Running, st.Waiting = len(w.running), len(w.waiting)
+	st.Running, st.Waiting = len(w.running), len(w.waiting)+len(w.paused)
+	for _, q := range slices.Concat(w.running, w.paused, w.waiting) {
+		if w.needs(q) {
+			st.Encoding++
+		} else if slices.Contains(w.running, q) {
+			st.Active++
+		}
+	}
+	for _, q := range w.paused {
+		st.ReservedBlocks += len(q.table) - w.cfg.blocksFor(q.computed)
+	}
 	st.UsedBlocks, st.CachedBlocks = w.used(), len(w.idle())
 	st.FreeBlocks = w.cfg.Blocks - st.UsedBlocks - st.CachedBlocks
-	for _, q := range slices.Concat(w.running, w.waiting) {
+	for _, q := range slices.Concat(w.running, w.paused, w.waiting) {
 		st.PrefillTokens += max(0, q.goal-q.computed-q.fetched)
 	}
 	return st

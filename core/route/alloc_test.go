@@ -80,8 +80,10 @@ func TestPreferencesAllocateNothing(t *testing.T) {
 		q.Session.ID = "s"
 		q.Allowed = []kv.WorkerID{1, 2, 3, 60}
 		q.Override.MoE = &MoEQuery{Layer: new(uint32(3)), Experts: []uint32{1, 2}, Fallback: new(false)}
+		q.Media = []kv.Media{{Start: 0, End: 16 * 4}}
 		for i := range q.Overlaps {
 			q.Overlaps[i].Labelled = 1
+			q.Held = append(q.Held, HeldMedia{q.Overlaps[i].Worker, 1})
 		}
 		step := func() {
 			if r.ShouldQueue(0, q) {

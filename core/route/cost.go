@@ -34,9 +34,11 @@ type scoring struct {
 	demand     activeseq.Demand // of the request, on the worker which is being scored
 	projection activeseq.Projection
 	candidate  Candidate // which is being scored
-	answer     float64   // expected tokens of the request's answer
-	held       holding
-	shared     sharedPrefix
+	// savedMs is the time of encoding which is saved at that worker because it holds embeddings, with its weight.
+	savedMs float64
+	answer  float64 // expected tokens of the request's answer
+	held    holding
+	shared  sharedPrefix
 }
 
 // loadRank orders workers by how busy they are.
@@ -86,7 +88,7 @@ func (r *Router) scoreCandidate(p *requestPolicy, q *Query, at int, have *kv.Ove
 	}
 	c.Overlap[kv.TierDevice] += more
 	c.PrefillBlocks = float64(c.PrefillTokens) / float64(r.active.BlockSize())
-	r.setAffinities(p, q, t, c)
+	r.setAffinities(p, q, at, reuse)
 	if p.mode == Time {
 		r.setTimeCost(p, t, &r.refs[at], r.prefillTokens(q, reuse), reuse)
 	} else {
@@ -115,9 +117,11 @@ func (r *Router) prefillTokens(q *Query, reuse int) int {
 	return max(0, q.PromptTokens-reuse*r.active.BlockSize())
 }
 
-// setAffinities sets the affinities of a candidate.
-func (r *Router) setAffinities(p *requestPolicy, q *Query, t *Target, c *Candidate) {
-	w := r.cfg.Affinity
+// setAffinities sets the affinities of the candidate which is being scored, the target at an index, which reuses so
+// many blocks.
+func (r *Router) setAffinities(p *requestPolicy, q *Query, at, reuse int) {
+	t, c, w := &r.targets[at], &r.scoring.candidate, r.cfg.Affinity
+	r.scoring.savedMs = 0
 	blocks := float64(q.PromptTokens) / float64(r.active.BlockSize())
 	if p.hasMoE {
 		c.LabelAffinity = float64(w.Label * float64(c.Labelled))
@@ -130,5 +134,17 @@ func (r *Router) setAffinities(p *requestPolicy, q *Query, t *Target, c *Candida
 	if q.Adapter != "" && containsSorted(t.Loaded, q.Adapter) {
 		c.AdapterAffinity = *r.cfg.AdapterAffinity
 	}
-	c.Affinity = c.LabelAffinity + c.ExpertAffinity + c.SessionAffinity + c.AdapterAffinity
+	if len(q.Held) > 0 && w.Embedding > 0 {
+		c.HeldTokens = q.heldTokens(t.Worker, reuse*r.active.BlockSize())
+		rate, all := r.refs[at].rates, c.MediaTokens
+		if p.mode != Time {
+			// The cost has no time of encoding: what a worker reuses it does not encode either, and saves as much.
+			all = q.mediaTokens(0)
+		}
+		r.scoring.savedMs = float64(w.Embedding * (rate.EncodeMs(all) - rate.EncodeMs(c.MediaTokens-c.HeldTokens)))
+		if blockMs := float64(rate.TokenMs() * float64(r.active.BlockSize())); blockMs > 0 {
+			c.EmbeddingAffinity = r.scoring.savedMs / blockMs
+		}
+	}
+	c.Affinity = c.LabelAffinity + c.ExpertAffinity + c.SessionAffinity + c.AdapterAffinity + c.EmbeddingAffinity
 }

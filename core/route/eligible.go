@@ -231,7 +231,7 @@ func (r *Router) assessCandidates(now kv.Mono, p *requestPolicy, q *Query, detai
 		all = *details
 	}
 	if p.mode == Time {
-		addBacklog(p, len(r.targets), cands, all)
+		r.addBacklog(p, cands, all)
 		r.addCopyCredit(p, q, cands, all)
 	}
 	r.setProbabilitiesByTarget(p, q, cands)

@@ -33,7 +33,10 @@ func (r *Router) SetRouters(n, place int) { r.turns.routers, r.turns.place = n, 
 // of those prefills which others would probably send to the same worker.
 func (r *Router) HoldUntil(now, arrived kv.Mono, q *Query) kv.Mono {
 	t := &r.turns
-	if t.routers < 2 || len(r.targets) < 2 || q.Pin.ID != 0 || r.modeOf(q) != Time {
+	if t.routers < 2 || len(r.targets) < 2 || q.Pin.ID != 0 {
+		return 0
+	}
+	if p, err := r.applyOverride(&q.Override); err != nil || p.mode != Time {
 		return 0
 	}
 	if arrived < now { // it waits
@@ -53,11 +56,4 @@ func (r *Router) HoldUntil(now, arrived kv.Mono, q *Query) kv.Mono {
 		}
 	}
 	return t.since.Add(t.wait)
-}
-
-func (r *Router) modeOf(q *Query) Mode {
-	if q.Override.Mode != nil {
-		return *q.Override.Mode
-	}
-	return r.cfg.Mode
 }

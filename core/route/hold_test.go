@@ -2,6 +2,7 @@ package route
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -28,15 +29,19 @@ func TestTurns(t *testing.T) {
 		lag     time.Duration // of the others' requests
 		place   int
 		mode    Mode
+		change  func(*Query)
 		want    time.Duration
 	}{
-		{"the first", 8, 2 * time.Millisecond, time.Millisecond, 0, Time, 0},
-		{"the second", 8, 2 * time.Millisecond, time.Millisecond, 1, Time, 3 * time.Millisecond},
-		{"the last", 8, 2 * time.Millisecond, time.Millisecond, 3, Time, 9 * time.Millisecond},
-		{"a collision is as unlikely as it is among 256 workers", 256, 2 * time.Millisecond, time.Millisecond, 3, Time, 0},
-		{"requests of other instants", 8, 2 * time.Millisecond, 500 * time.Millisecond, 3, Time, 0},
-		{"a plane which brings nothing back", 8, 0, time.Millisecond, 3, Time, 0},
-		{"another mode", 8, 2 * time.Millisecond, time.Millisecond, 3, KV, 0},
+		{"the first", 8, 2 * time.Millisecond, time.Millisecond, 0, Time, nil, 0},
+		{"the second", 8, 2 * time.Millisecond, time.Millisecond, 1, Time, nil, 3 * time.Millisecond},
+		{"the last", 8, 2 * time.Millisecond, time.Millisecond, 3, Time, nil, 9 * time.Millisecond},
+		{"a collision is as unlikely as it is among 256 workers", 256, 2 * time.Millisecond, time.Millisecond, 3, Time, nil, 0},
+		{"requests of other instants", 8, 2 * time.Millisecond, 500 * time.Millisecond, 3, Time, nil, 0},
+		{"a plane which brings nothing back", 8, 0, time.Millisecond, 3, Time, nil, 0},
+		{"another mode", 8, 2 * time.Millisecond, time.Millisecond, 3, KV, nil, 0},
+		{"a weight, which mode KV has", 8, 2 * time.Millisecond, time.Millisecond, 3, Time, func(q *Query) { q.Override.OverlapWeight = new(1.0) }, 0},
+		{"another mode of one request", 8, 2 * time.Millisecond, time.Millisecond, 3, Time, func(q *Query) { q.Override.Mode = new(RoundRobin) }, 0},
+		{"a request for one worker", 8, 2 * time.Millisecond, time.Millisecond, 3, Time, func(q *Query) { q.Pin = kv.Worker{ID: 1} }, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e := &echo{}
@@ -80,9 +85,25 @@ func TestTurns(t *testing.T) {
 				active.Free(q.Key)
 			}
 			now = now.Add(time.Second)
-			if got := max(r.HoldUntil(now, now, query()).Sub(now), 0); got != c.want {
+			q := query()
+			if c.change != nil {
+				c.change(q)
+			}
+			if got := max(r.HoldUntil(now, now, q).Sub(now), 0); got != c.want {
 				t.Errorf("a request waits %v, want %v", got, c.want)
 			}
 		})
+	}
+}
+
+// TestShareOfOthers: without turns all other routers place at the same time, with a turn for each one none does.
+func TestShareOfOthers(t *testing.T) {
+	for _, c := range []struct {
+		routers, count int
+		want           float64
+	}{{1, 1, 1}, {4, 1, 1}, {4, 2, 1. / 3}, {4, 4, 0}, {7, 3, 2. / 9}} {
+		if got := (&turns{routers: c.routers, count: c.count}).shareOfOthers(); math.Abs(got-c.want) > 1e-12 {
+			t.Errorf("%d routers in %d turns: %g, want %g", c.routers, c.count, got, c.want)
+		}
 	}
 }

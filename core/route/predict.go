@@ -1,6 +1,7 @@
 package route
 
 import (
+	"slices"
 	"time"
 
 	"penstock/core/activeseq"
@@ -56,6 +57,20 @@ func (m *ttftMargin) addTime(predicted, observed time.Duration) {
 func (q *Query) mediaTokens(reused int) (n int) {
 	for i := range q.Media {
 		n += max(q.Media[i].End-max(q.Media[i].Start, reused), 0)
+	}
+	return n
+}
+
+// heldTokens returns the part of mediaTokens whose embeddings a worker holds.
+func (q *Query) heldTokens(w kv.Worker, reused int) (n int) {
+	at, found := slices.BinarySearchFunc(q.Held, w, func(h HeldMedia, w kv.Worker) int { return h.Worker.Compare(w) })
+	if !found {
+		return 0
+	}
+	for i := range q.Media[:min(len(q.Media), 64)] {
+		if q.Held[at].Objects>>i&1 != 0 {
+			n += max(q.Media[i].End-max(q.Media[i].Start, reused), 0)
+		}
 	}
 	return n
 }

@@ -119,10 +119,12 @@ type Candidate struct {
 	// ActiveRequests counts the requests reserved on the worker now; OthersRequests counts the part of them
 	// which other routers reserved, and only Explain sets it.
 	ActiveRequests, OthersRequests int
+	// HeldTokens is the part of MediaTokens whose embeddings the worker holds.
+	HeldTokens int
 	// Affinity is the preference subtracted from Cost, in blocks; Time has it in ms. It is the sum of its
-	// parts: for labelled blocks, for experts which the worker hosts, for a session bound to the worker, and
-	// for an adapter in its memory.
-	Affinity, LabelAffinity, ExpertAffinity, SessionAffinity, AdapterAffinity float64
+	// parts: for labelled blocks, for experts which the worker hosts, for a session bound to the worker, for an
+	// adapter in its memory, and for embeddings of the prompt's media in its embedding cache.
+	Affinity, LabelAffinity, ExpertAffinity, SessionAffinity, AdapterAffinity, EmbeddingAffinity float64
 	// ExpertShare is the share of the expected experts which the worker hosts.
 	ExpertShare float64
 	// Time has the terms of Cost in mode Time, in ms.

@@ -74,6 +74,8 @@ type Query struct {
 	PromptTokens int
 	// Media are the media in the prompt, in order. Their engine encodes those which it does not reuse.
 	Media []kv.Media
+	// Held says which media workers have encoded before, ordered by worker. A worker which is missing has none.
+	Held []HeldMedia
 	// ExpectedOutput is the client's hint of output tokens; 0 if none.
 	ExpectedOutput int
 	// Overlaps say which blocks of the chain workers hold, ordered by worker. A worker which is missing holds
@@ -94,6 +96,13 @@ type Query struct {
 	Waited time.Duration
 	// Moving says that the request was admitted before and migrates from another worker.
 	Moving bool
+}
+
+// HeldMedia says which media of a prompt a worker has encoded before: it holds their embeddings.
+type HeldMedia struct {
+	Worker kv.Worker
+	// Objects has bit i if it holds that of Query.Media[i]. Of media after the first 64 nothing is known.
+	Objects uint64
 }
 
 // Router decides for the workers of one model. It has one owner: its methods must not run concurrently, nor
@@ -216,7 +225,7 @@ func (r *Router) Pick(now kv.Mono, q *Query) (Decision, error) {
 		d.ExpectedPrefill = toDuration(c.own)
 	}
 	dec := r.newDecision(&p, q, c)
-	d.ExpectedFirst, d.MediaTokens = dec.TTFT, r.mediaTokens(q, c)
+	d.ExpectedFirst, d.MediaTokens, d.HeldMedia = dec.TTFT, r.mediaTokens(q, c), q.heldTokens(w, int(c.reuse)*r.active.BlockSize())
 	if err := r.active.Reserve(now, q.Key, w, d); err != nil {
 		return Decision{}, err
 	}

@@ -365,6 +365,15 @@ func query(t *testing.T, d *datadriven.TestData) *Query {
 			for _, v := range arg.Vals {
 				q.Allowed = append(q.Allowed, worker(t, v).ID)
 			}
+		case arg.Key == "held": // worker:object+object
+			for _, v := range arg.Vals {
+				w, list, _ := strings.Cut(v, ":")
+				h := HeldMedia{Worker: worker(t, w)}
+				for _, i := range strings.Split(list, "+") {
+					h.Objects |= 1 << int(*number(t, i))
+				}
+				q.Held = append(q.Held, h)
+			}
 		case arg.Key == "overlap" && d.Cmd != "reserve":
 			for _, v := range arg.Vals {
 				w, n, _ := strings.Cut(v, ":")
@@ -496,7 +505,7 @@ func explanation(ex Explanation, err error) string {
 		}
 		fmt.Fprintf(&out, "  %s: overlap %v prefill %d = %g%s decode %d active %d%s cost %g probability %.4f%s\n",
 			short(c.Worker), c.Overlap, c.PrefillTokens, c.PrefillBlocks, term("fetch", c.FetchBlocks), c.DecodeBlocks, c.ActiveRequests,
-			term("labels", c.LabelAffinity)+term("experts", c.ExpertAffinity)+term("session", c.SessionAffinity)+term("affinity", c.Affinity),
+			term("labels", c.LabelAffinity)+term("experts", c.ExpertAffinity)+term("session", c.SessionAffinity)+term("embeddings", c.EmbeddingAffinity)+term("affinity", c.Affinity),
 			c.Cost, c.Probability, map[bool]string{true: " near"}[c.Near && ex.NearCost > 0])
 	}
 	for _, e := range ex.Excluded {
@@ -513,7 +522,7 @@ func timeTerms(c *TimeCost) (out string) {
 	for _, t := range []struct {
 		name string
 		ms   float64
-	}{{"wait", c.Wait}, {"unheard", c.Unheard}, {"own", c.Own}, {"evict", c.Evict}, {"step", c.Step}, {"decode", c.Decode}, {"stall", c.Stall}, {"slow", c.Slow}, {"interrupt", c.Interrupt}, {"copy", -c.Copy}} {
+	}{{"wait", c.Wait}, {"unheard", c.Unheard}, {"own", c.Own}, {"evict", c.Evict}, {"backlog", c.Backlog}, {"step", c.Step}, {"decode", c.Decode}, {"stall", c.Stall}, {"slow", c.Slow}, {"interrupt", c.Interrupt}, {"copy", -c.Copy}} {
 		if t.ms != 0 {
 			out += fmt.Sprintf(" %s %.3f", t.name, t.ms)
 		}

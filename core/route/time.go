@@ -29,9 +29,11 @@ type TimeCost struct {
 	// beyond a prefix which several hold would be in vain, because the conversation continues here: its prefill, at
 	// most 5 steps.
 	Evict float64 `json:"evict"`
-	// Backlog is the time by which the prefill delays later requests, if all workers have prefills queued: Own for
-	// each request in the shortest queue, and for each request which another router probably sent and did not yet
-	// report. Until the queue is empty, saved work is saved for later requests too.
+	// Backlog is the time by which the prefill delays later requests: for each prefill in the shortest queue, by the
+	// share of workers which have a longer one, and for each request which other routers probably sent and did not yet
+	// report. Where prompts queue, more will follow, and saved work is saved for them too. The rest of longer queues does
+	// not count: requests would wait for ever at the one worker which has their histories. What running requests use
+	// already, at some worker, is left out of the prefill: once it is computed here too, it serves those which follow.
 	Backlog float64 `json:"backlog"`
 	// Step is the time of one step: until the first token, once the prefill is done.
 	Step float64 `json:"step"`
@@ -97,7 +99,7 @@ func (r *Router) setTimeCost(p *requestPolicy, t *Target, refs *targetRefs, toke
 	w, load := refs.rates, refs.load
 	c, now, queue := &r.scoring.candidate, &r.scoring.projection.Now, &r.scoring.projection.Prefills
 	at, answer := r.active.Now(), r.scoring.answer
-	blockMs := float64(w.TokenMs() * float64(r.active.BlockSize()))
+	blockMs := r.blockMsOf(w)
 	step, later := w.StepMs(shareOf(now.Blocks, t)), w.StepMs(shareOf(c.DecodeBlocks, t))
 	decoding := float64(now.Requests - queue.Requests)
 
@@ -130,7 +132,7 @@ func (r *Router) setTimeCost(p *requestPolicy, t *Target, refs *targetRefs, toke
 	if !t.Router {
 		c.TTFT, c.ITL = tc.Wait+tc.Own, later/(1-rho)
 	}
-	tc.Affinity = float64(c.Affinity * blockMs)
+	tc.Affinity = float64((c.Affinity-c.EmbeddingAffinity)*blockMs) + r.scoring.savedMs
 	c.Cost = tc.Sum()
 }
 
@@ -148,22 +150,35 @@ func (r *Router) unheardAt(now kv.Mono) activeseq.Unheard {
 
 // addBacklog adds to the costs in mode Time what depends on all candidates. details are the same candidates; nil if
 // they are not needed.
-func addBacklog(p *requestPolicy, workers int, cands []scoredCandidate, details []Candidate) {
-	shortest := cands[0].prefills
+func (r *Router) addBacklog(p *requestPolicy, cands []scoredCandidate, details []Candidate) {
+	shortest, used := cands[0].prefills, int32(0)
 	for i := range cands {
-		shortest = min(shortest, cands[i].prefills)
+		shortest, used = min(shortest, cands[i].prefills), max(used, cands[i].used)
 	}
-	queued := float64(shortest) + p.unheard.Requests/float64(workers)
+	longer := 0
+	for i := range cands {
+		if cands[i].prefills > shortest {
+			longer++
+		}
+	}
+	queued := float64(shortest) + float64(longer)/float64(len(cands)) + p.unheard.Requests/float64(len(r.targets))
 	if queued == 0 {
 		return
 	}
 	for i := range cands {
-		backlog := float64(cands[i].own * queued)
-		cands[i].Cost += backlog
+		c := &cands[i]
+		shared := float64(max(used-c.reuse, 0)) * r.blockMsOf(r.refs[c.target].rates)
+		backlog := float64(queued * max(c.own-float64(shared), 0))
+		c.Cost += backlog
 		if details != nil {
 			details[i].Time.Backlog = backlog
 		}
 	}
+}
+
+// blockMsOf returns the time which a worker takes to compute one more block of a prompt, in ms.
+func (r *Router) blockMsOf(w *rates.WorkerRates) float64 {
+	return float64(w.TokenMs() * float64(r.active.BlockSize()))
 }
 
 // shareOf returns the share of a worker's blocks; 0 if their number is unknown.
@@ -194,7 +209,8 @@ func (r *Router) RecordFirstToken(now kv.Mono, key activeseq.AttemptKey, cached 
 		if cached >= 0 {
 			p.Tokens = p.PromptTokens - cached
 		}
-		r.rates.WorkerOf(p.Worker).RecordMedia(min(r.active.MediaTokensOf(key), p.Tokens))
+		placed, _ := r.active.PlacementOf(key)
+		r.rates.WorkerOf(p.Worker).RecordMedia(min(r.active.MediaTokensOf(key)-placed.HeldMedia, p.Tokens))
 		r.recordPrefill(now, &p)
 	}
 	w := r.rates.WorkerOf(p.Worker)

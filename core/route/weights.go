@@ -44,17 +44,20 @@ type AffinityWeights struct {
 	Experts float64
 	// Session is the preference for each block of the prompt if the request's session is bound to the worker.
 	Session float64
+	// Embedding is the preference for each ms which the worker does not spend on the encoding of media whose
+	// embeddings it holds, relative to a ms of prefill.
+	Embedding float64
 }
 
 // DefaultAffinityWeights returns 1 for a labelled block, as much as a cached one; 0.1 for experts, since
-// sending an activation to another worker and back costs a small part of computing it; and 1 for a session,
-// as if all of the prompt were cached.
+// sending an activation to another worker and back costs a small part of computing it; 1 for a session, as if
+// all of the prompt were cached; and 1 for embeddings, as much as what is saved.
 func DefaultAffinityWeights() AffinityWeights {
-	return AffinityWeights{Label: 1, Experts: 0.1, Session: 1}
+	return AffinityWeights{Label: 1, Experts: 0.1, Session: 1, Embedding: 1}
 }
 
 func (a *AffinityWeights) validate() error {
-	if isInRange(a.Label, maxWeight) && isInRange(a.Experts, maxWeight) && isInRange(a.Session, maxWeight) {
+	if isInRange(a.Label, maxWeight) && isInRange(a.Experts, maxWeight) && isInRange(a.Session, maxWeight) && isInRange(a.Embedding, maxWeight) {
 		return nil
 	}
 	return errors.New("route: weights of affinity must be between 0 and 1e+09")

@@ -26,7 +26,7 @@ import (
 //	timeout                    of a question that is asked now
 //	answered [took=D] | failed
 //	unanswered [after=D]       the question was asked now, and D (3s) pass
-//	stalled since=D [begun] [prompt=N]   since so long ago
+//	stalled since=D [begun] [encoding] [prompt=N]   since so long ago
 //	run for=D [tokens=D] [works=D] [hears=D] [asks=(answered|failed|unanswered)]
 //	    looks every second, with a token, a change of the account, and an answer to the adapter at these
 //	    intervals; prints what comes of it
@@ -98,7 +98,7 @@ func (s *script) do(t *testing.T, d *datadriven.TestData) string {
 		}
 		return s.end(d.Cmd, duration(t, d, "after", 3*time.Second))
 	case "stalled":
-		st := StreamState{Since: s.now.Add(-duration(t, d, "since", 0)), Started: d.HasArg("begun")}
+		st := StreamState{Since: s.now.Add(-duration(t, d, "since", 0)), Started: d.HasArg("begun"), Encoding: d.HasArg("encoding"), HasMedia: d.HasArg("media")}
 		d.MaybeScanArgs(t, "prompt", &st.Prompt)
 		return fmt.Sprintln(s.m.IsStalled(s.now, st))
 	case "run":

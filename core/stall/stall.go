@@ -15,9 +15,9 @@
 //
 // A stream has stalled when nothing has arrived for its limit although the engine works: the engine answered
 // the canary after the limit, or keeps producing tokens for other streams. A request has not stalled if it
-// waits in a queue which moves, or was preempted. An engine which produces nothing at all is judged as a
-// whole, not stream by stream: a prefill may delay all streams. Where no canary can be sent, silence for as
-// long as prefills take ends streams.
+// waits in a queue which moves, or was preempted. While its media are being encoded its limit is MaxLimit. An
+// engine which produces nothing at all is judged as a whole, not stream by stream: a prefill may delay all
+// streams. Where no canary can be sent, silence for as long as prefills take ends streams.
 //
 // Limits are learned from the streams of the engine, see [Detector.GapLimit] and [Detector.FirstLimit].
 //
@@ -124,7 +124,11 @@ type Signs struct {
 type StreamState struct {
 	Prompt  int     // tokens
 	Started bool    // a token has arrived
-	Since   kv.Mono // when the last one arrived, or the stream started
+	Since   kv.Mono // when the last one arrived, its media were encoded, or the stream started
+	// Encoding says that its media are being encoded: no token can come.
+	Encoding bool
+	// HasMedia says that it has any: they may be encoded again after a preemption.
+	HasMedia bool
 }
 
 // Detector is the state of one engine.
@@ -285,6 +289,9 @@ func (m *Detector) RecordUnanswered(now, asked kv.Mono, s Signs) bool {
 
 // streamLimit returns how long a stream may be silent.
 func (m *Detector) streamLimit(s StreamState) time.Duration {
+	if s.Encoding || s.HasMedia && s.Started && m.isPreempted(s) {
+		return max(MaxLimit, m.cfg.Limit)
+	}
 	if !s.Started {
 		return m.FirstLimit(s.Prompt)
 	}
@@ -317,7 +324,12 @@ func (m *Detector) IsStalled(now kv.Mono, s StreamState) bool {
 // moves: before its first token, or since it was preempted.
 func (m *Detector) isQueued(now kv.Mono, s StreamState) bool {
 	queue := now.Sub(s.Since) < MaxLimit && m.signs.HasQueue && m.signs.Waiting > 0 && now.Sub(m.lastWork) < recentWork
-	return queue && (!s.Started || m.lastPreempted >= s.Since && m.lastPreempted > 0)
+	return queue && (!s.Started || m.isPreempted(s))
+}
+
+// isPreempted reports whether a sequence was preempted since the stream's last token: it may be the stream's.
+func (m *Detector) isPreempted(s StreamState) bool {
+	return m.lastPreempted >= s.Since && m.lastPreempted > 0
 }
 
 // RecordGap records the longest of n times between two tokens of a stream.

@@ -88,6 +88,17 @@ func TestAppliedBeforeSeen(t *testing.T) {
 	})
 }
 
+// runLogged runs a catalog of a registry until stop. Its log is whole when all goroutines of the bubble are idle.
+func runLogged(t *testing.T, registry disco.Registry) (c *catalog.Catalog, log *bytes.Buffer, stop func()) {
+	t.Helper()
+	log = new(bytes.Buffer)
+	c = catalog.New(catalog.Selection{}, registry, slog.New(slog.NewTextHandler(log, nil)))
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { c.Run(ctx, func(*catalog.Snapshot) {}) })
+	return c, log, func() { cancel(); running.Wait() }
+}
+
 // brokenRegistry is a registry whose watches fail while err is set.
 type brokenRegistry struct {
 	*servetest.Registry
@@ -109,11 +120,7 @@ func TestRegistryFails(t *testing.T) {
 		registry := &brokenRegistry{Registry: servetest.NewRegistry()}
 		broken := errors.New("the store is broken")
 		registry.err.Store(&broken)
-		var log bytes.Buffer
-		c := catalog.New(catalog.Selection{}, registry, slog.New(slog.NewTextHandler(&log, nil)))
-		ctx, stop := context.WithCancel(t.Context())
-		var parts sync.WaitGroup
-		parts.Go(func() { c.Run(ctx, func(*catalog.Snapshot) {}) })
+		c, log, stop := runLogged(t, registry)
 		registry.Set(listed(t, 1, 100))
 		time.Sleep(time.Minute) // virtual time (synctest): watches fail and begin again
 		synctest.Wait()
@@ -127,7 +134,6 @@ func TestRegistryFails(t *testing.T) {
 			t.Error("the registry is not watched again")
 		}
 		stop()
-		parts.Wait()
 		if n := strings.Count(log.String(), "the watch of workers ended; it begins again"); n < 2 || n > 10 || !strings.Contains(log.String(), "the store is broken") {
 			t.Errorf("logged %d times: %s", n, log.String())
 		}
@@ -138,13 +144,8 @@ func TestRegistryFails(t *testing.T) {
 func TestFindingsAreLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := servetest.NewRegistry()
-		var log bytes.Buffer
-		c := catalog.New(catalog.Selection{}, registry, slog.New(slog.NewTextHandler(&log, nil)))
-		ctx, stop := context.WithCancel(t.Context())
-		var parts sync.WaitGroup
-		defer parts.Wait()
+		_, log, stop := runLogged(t, registry)
 		defer stop()
-		parts.Go(func() { c.Run(ctx, func(*catalog.Snapshot) {}) })
 		broken := listed(t, 3, 100)
 		broken.Meta = []byte("{}")
 		for _, step := range []struct {
@@ -171,13 +172,8 @@ func TestFindingsAreLoggedOnce(t *testing.T) {
 func TestAliasClashesAreLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := servetest.NewRegistry()
-		var log bytes.Buffer
-		c := catalog.New(catalog.Selection{}, registry, slog.New(slog.NewTextHandler(&log, nil)))
-		ctx, stop := context.WithCancel(t.Context())
-		var parts sync.WaitGroup
-		defer parts.Wait()
+		_, log, stop := runLogged(t, registry)
 		defer stop()
-		parts.Go(func() { c.Run(ctx, func(*catalog.Snapshot) {}) })
 		for id, name := range []string{"m", "n", "m", "n"} {
 			card := servetest.ModelCard(name)
 			card.Aliases = []string{"large"}

@@ -87,6 +87,16 @@ func (s *Snapshot) Superseded() <-chan struct{} { return s.superseded }
 // Find returns the model of a name, an alias or an adapter; nil if there is none.
 func (s *Snapshot) Find(name string) *Model { return s.names[name] }
 
+// AliasesOf returns the aliases of m which lead to it, and not to another model, in the order of its card.
+func (s *Snapshot) AliasesOf(m *Model) (aliases []string) {
+	for _, alias := range m.Card.Aliases {
+		if alias != m.Card.Name && s.Find(alias) == m {
+			aliases = append(aliases, alias)
+		}
+	}
+	return aliases
+}
+
 // FindBase returns the model of a name or an alias, or the base model of an adapter; nil if there is none.
 func (s *Snapshot) FindBase(name string) *Model {
 	m := s.names[name]

@@ -33,9 +33,6 @@ const (
 // HasEngines reports whether processes of the command have workers with engines: a router's have none.
 func (c Command) HasEngines() bool { return c == Up || c == Worker }
 
-// ServesCalls reports whether processes of the command answer calls of others on the request plane.
-func (c Command) ServesCalls() bool { return c == Worker || c == Router }
-
 // Commands lists the commands with settings.
 func Commands() []Command { return []Command{Up, Frontend, Worker, Router} }
 
@@ -92,9 +89,9 @@ type Config struct {
 	// HTTP are the settings of the HTTP API.
 	HTTP struct {
 		Addr           string   `key:"http-addr" group:"common" on:"up,frontend,worker,router" default:"127.0.0.1:8000" default-worker:"" default-router:"" valid:"address" help:"address of the HTTP API, HOST:PORT; port 0 picks a free one; empty is none, for worker and router"`
-		TLSCert        string   `key:"tls-cert" group:"network" on:"up,frontend,worker,router" help:"file with the certificate of the HTTP API, its chain included (PEM): with it HTTP is HTTPS; a changed file is taken over"`
+		TLSCert        string   `key:"tls-cert" group:"network" on:"up,frontend,worker,router" help:"file with the certificate of the HTTP API, its chain included (PEM): with it HTTP is HTTPS; a changed file is reloaded"`
 		TLSKey         string   `key:"tls-key" group:"network" on:"up,frontend,worker,router" help:"file with the key of tls-cert (PEM)"`
-		APIKeyFile     string   `key:"api-key-file" group:"network" on:"up,frontend,worker,router" help:"file with API keys and their limits (YAML): with it every request to the HTTP API must show one; a changed file is taken over"`
+		APIKeyFile     string   `key:"api-key-file" group:"network" on:"up,frontend,worker,router" help:"file with API keys and their limits (YAML): with it every request to the HTTP API must show one; a changed file is reloaded"`
 		MetricsAccess  string   `key:"metrics-access" group:"network" on:"up,frontend,worker,router" default:"admin" valid:"admin|open" help:"who may read /metrics when there is an api-key-file: admin (a key with admin: true) or open"`
 		AccessLog      string   `key:"access-log" group:"common" default:"on" default-up:"off" valid:"on|off" help:"on or off: a line for each HTTP request that is over, at level info of component access"`
 		MaxBodyBytes   int64    `key:"max-body-bytes" on:"up,frontend,router" default:"33554432" valid:"1024..1099511627776" help:"largest request body"`
@@ -125,7 +122,7 @@ type Config struct {
 	Fleet struct {
 		Discovery       string   `key:"discovery" default:"nats" valid:"nats|file|static" help:"where instances find each other: nats, file (a directory that all share), or static (a list of addresses)"`
 		DiscoveryDir    string   `key:"discovery-dir" help:"directory of --discovery file"`
-		StaticWorkers   []string `key:"static-workers" on:"frontend,router" help:"address of a worker for --discovery static, such as tcp://10.0.0.7:7000; repeatable"`
+		StaticWorkers   []string `key:"static-workers" on:"frontend,worker,router" help:"address of a worker for --discovery static, such as tcp://10.0.0.7:7000; repeatable. A worker needs only the encode workers' addresses"`
 		Namespace       string   `key:"namespace" group:"common" on:"up,frontend,worker,router" default:"penstock" valid:"name" help:"fleet that instances register in and find each other by"`
 		Component       string   `key:"component" group:"common" on:"up,frontend,worker,router" default:"backend" valid:"name" help:"component name of the workers: a worker's own, and that of those to whom a frontend or router sends"`
 		Endpoint        string   `key:"endpoint" group:"common" on:"up,worker,router" default:"generate" valid:"name" help:"endpoint name that the workers, or the router, register"`
@@ -138,7 +135,8 @@ type Config struct {
 	RPC struct {
 		Plane     string `key:"request-plane" default:"tcp" valid:"tcp|http|nats" help:"what requests travel over to this process: tcp, http or nats; it calls others by what they advertise"`
 		Addr      string `key:"rpc-addr" on:"frontend,worker,router" valid:"address" help:"address to serve requests at, HOST:PORT; port 0 picks a free one. Empty is a free port at the address of this host from which it reaches the NATS server, 127.0.0.1 if that is on this host"`
-		BulkAddr  string `key:"bulk-addr" on:"worker" valid:"address" help:"address to receive bulk data at, such as decoded media, HOST:PORT; port 0 picks a free one. Empty is a free port at the address of an empty rpc-addr. Others reach it at the host of rpc-advertise. A worker which needs nothing from other hosts does not listen there"`
+		BulkAddr  string `key:"bulk-addr" on:"worker" valid:"address" help:"address to receive bulk data at, such as decoded media, HOST:PORT; port 0 picks a free one. Empty is a free port at the address of an empty rpc-addr. Others reach it at the host of rpc-advertise. A worker listens there from the first object that it fetches; with mm-transfer=shm and an engine in its own process it does not"`
+		BulkUCX   bool   `key:"bulk-ucx" on:"frontend,worker" bare:"true" help:"move bulk data over UCX where both ends have this set: by RDMA if the hosts have it. For builds with the tag ucx. UCX encrypts nothing, and whoever reaches its ports is taken for a peer"`
 		Advertise string `key:"rpc-advertise" on:"frontend,worker,router" help:"HOST or HOST:PORT at which others reach rpc-addr; empty is what it listens on, and of all interfaces the address from which it reaches the NATS server"`
 		TLSCert   string `key:"rpc-tls-cert" help:"file with this process's certificate for the request plane (PEM)"`
 		TLSKey    string `key:"rpc-tls-key" help:"file with the key of rpc-tls-cert (PEM)"`
@@ -162,8 +160,8 @@ type Config struct {
 		KVReplay         string   `key:"kv-replay" on:"worker" help:"ZeroMQ endpoint at which the engine repeats cache events that were missed, such as tcp://10.0.0.5:5558"`
 		Workers          int      `key:"workers" group:"common" on:"up" default:"2" valid:"1..1024" help:"number of workers; engines that run already have one for each data-parallel rank"`
 		PrefillWorkers   int      `key:"prefill-workers" group:"common" on:"up" valid:"0..1024" help:"number of workers with role prefill, beside those of workers, which are decode workers then; engines of this program only. They serve nothing in this version"`
-		EncodeWorkers    int      `key:"encode-workers" group:"common" on:"up" valid:"0..1024" help:"number of workers with role encode, as prefill-workers"`
-		Role             string   `key:"role" group:"common" on:"worker" default:"aggregated" valid:"aggregated|prefill|decode|encode" help:"what the worker is for: aggregated (prefill and decode), decode (which takes whole requests too), prefill or encode (which serve nothing in this version)"`
+		EncodeWorkers    int      `key:"encode-workers" group:"common" on:"up" valid:"0..1024" help:"number of workers with role encode, which the other workers ask to encode images, videos and sounds; engine tiny only. Each has an embedding cache of its own"`
+		Role             string   `key:"role" group:"common" on:"worker" default:"aggregated" valid:"aggregated|prefill|decode|encode" help:"what the worker is for: aggregated (prefill and decode), decode (which takes whole requests too), encode (media for the others, with engine tiny or a vLLM which does that), or prefill (which serves nothing in this version)"`
 		Model            string   `key:"model" group:"common" help:"built-in model to serve, of which each engine has one: penstock-tiny or penstock-sim; empty is the engine's. Not used with --model-path"`
 		ModelPath        string   `key:"model-path" group:"common" on:"up,frontend,worker,router" help:"directory of a Hugging Face checkpoint; engine sim reads all but its weights. In front of engines that run already, and for frontends and routers: where the tokenizer is, if not where the engine or the worker names it"`
 		ServedModelName  []string `key:"served-model-name" group:"common" help:"name that clients use, repeatable; the first is the model's own"`
@@ -187,7 +185,9 @@ type Config struct {
 		Prefill        []float64 `key:"sim-prefill" valid:"-1e9..1e9" help:"milliseconds in which a simulated engine computes prompts, in place of those of sim-timing: of the pass, of each token, of the square of the tokens, of each prompt, of the square of each prompt, of each pair of a token and one before it; those left out are 0 (16.5,0.0152,4.2e-7)"`
 		Decode         []float64 `key:"sim-decode" valid:"-1e9..1e9" help:"milliseconds in which it gives its sequences a token, likewise: of the pass, of the share of KV-cache blocks in use, of the square of that share, of each sequence, of each token of context (5.74,54,-25.7)"`
 		Profile        string    `key:"sim-profile" help:"file of measured times (NPZ) to interpolate, in place of those of sim-timing"`
-		Encoder        string    `key:"sim-encoder" help:"milliseconds in which images and the like are encoded, by the tokens that they fill: TOKENS:MS, separated by commas (256:12.5,1024:40); straight lines between"`
+		Encoder        string    `key:"sim-encoder" default:"1024:4.8,6144:12.3" help:"milliseconds in which an image or the like is encoded, by the tokens that it fills: TOKENS:MS, separated by commas (256:12.5,1024:40); straight lines between; nothing is no time. Kinds may have times of their own, separated by semicolons (image:256:12;video:3840:49;audio:750:3)"`
+		Encoders       int       `key:"sim-encoders" default:"1" valid:"0..1024" help:"encoders beside the steps of a simulated engine, each of which encodes one image or the like at a time; 0 encodes in the steps, which take longer then"`
+		MediaFaults    string    `key:"sim-media-faults" on:"up,worker" help:"failures of the encoders of a simulated engine, to see what becomes of requests: KIND or KIND:TOKENS, separated by commas (out_of_memory:256), for all media or those with so many tokens or more; kinds are corrupt, out_of_memory, deadline, encoder_lost, size_differs, encoder_failed and unreachable"`
 		Speedup        float64   `key:"sim-speedup" default:"1" valid:"0.001..1e6" help:"how many times as fast a simulated engine is as its model of time says"`
 		DecodeSpeedup  float64   `key:"sim-decode-speedup" default:"1" valid:"0.001..1e6" help:"how many times as fast decode is besides, as with speculative decoding"`
 		LoadFactor     float64   `key:"sim-load-factor" default:"1" valid:"1..1000" help:"how many times as long everything takes with max-num-seqs sequences as with one; straight line between"`
@@ -220,7 +220,7 @@ type Config struct {
 		QueueWeight         float64   `key:"router-prefill-queue-weight" default:"1" valid:"0..1e9" help:"in mode kv, what a block of prefill work that other requests have on a worker costs against one of the request's own"`
 		NearCost            float64   `key:"router-near-cost" valid:"share" help:"share of the least cost by which another may exceed it and still count as equal: of two such workers drawn at random the less loaded is taken; 0 to 1"`
 		FetchCosts          []float64 `key:"router-fetch-costs" default:"0.25,0.75,0.25" valid:"share" help:"what a cached block costs that is not on the worker's device, as a share of computing it: in host memory, on disk, in a pool that the worker can attach"`
-		AffinityWeights     []float64 `key:"router-affinity-weights" default:"1,0.1,1" valid:"0..1e9" help:"what preferences are worth, in blocks: a block labelled as moe_query asks, the experts that it expects for each block of the prompt, the worker of the request's session for each block of the prompt"`
+		AffinityWeights     []float64 `key:"router-affinity-weights" default:"1,0.1,1,1" valid:"0..1e9" help:"what preferences are worth, in blocks: a block labelled as moe_query asks, the experts that it expects for each block of the prompt, the worker of the request's session for each block of the prompt; and, per ms of prefill, a ms of encoding that is saved because the worker holds the embeddings (1 if left out)"`
 		SessionAffinity     string    `key:"router-session-affinity" default:"soft" valid:"soft|hard|off" help:"what a request's session id (x-session-id, nvext.session_control) is worth: soft prefers the worker that had its last request, hard keeps to it while it can be chosen, off takes no notice"`
 		SessionTTL          Duration  `key:"router-session-ttl" default:"10m" valid:"positive" help:"silence after which a session is forgotten"`
 		TTFTTarget          Duration  `key:"ttft-target" valid:"0s is no target" help:"longest time to the first token, in mode time: of the workers that are predicted to meet it the one of least cost is chosen; a request may give its own (router_config_override.ttft_target_ms)"`
@@ -232,6 +232,7 @@ type Config struct {
 		QueuePatience       Duration  `key:"router-queue-patience" default:"30s" valid:"positive" help:"time after which a request that waits in the router goes before those of higher priority"`
 		MigrationLimit      int       `key:"migration-limit" default:"3" valid:"0..100" help:"times a request may move to another worker after a failure"`
 		MigrationWait       Duration  `key:"migration-wait" default:"10s" valid:"0s turns it off" help:"time that a request that lost its worker waits for another while there is none; 0s does not wait"`
+		PromptWait          Duration  `key:"prompt-wait" on:"up,frontend" default:"2s" valid:"positive" help:"time that a request which an engine takes as it is waits for the tokens of its prompt and for what its media are; then its worker is chosen without them"`
 		ActiveRequestExpiry Duration  `key:"active-request-expiry" default:"10m" help:"time after which a reservation that was neither freed nor renewed is dropped; running requests renew theirs"`
 	} `group:"router" on:"up,frontend,router"`
 
@@ -248,11 +249,26 @@ type Config struct {
 		MinRate          int64    `key:"media-min-rate" default:"16384" valid:"0..1073741824" help:"least bytes a second at which a file of media must come, over each three seconds; 0 takes any"`
 		CacheBytes       int64    `key:"media-cache-bytes" default:"268435456" help:"memory of files of media that are being fetched, in use, or kept for the next request"`
 		FrontendDecoding bool     `key:"frontend-decoding" on:"up,worker" bare:"true" help:"have frontends fetch and decode media for the engine: they are known by their pixels then, whatever URL they come from"`
-		EmbeddingCache   float64  `key:"embedding-cache-capacity-gb" on:"up,worker" default:"0.0625" valid:"0..1048576" help:"memory in GiB for what the encoders of engine tiny made of images, videos and sounds, shared by the workers of a process; 0 keeps none"`
+		EmbeddingCache   float64  `key:"embedding-cache-capacity-gb" on:"up,worker" default:"0.0625" valid:"0..1048576" help:"memory in GiB for what encoders made of images, videos and sounds: with engine tiny shared by the workers of a process, except that each worker of role encode has as much for itself; with engine sim each worker counts as much for itself; 0 keeps none"`
+		EmbeddingDisk    string   `key:"embedding-cache-disk" on:"up,worker" help:"directory, of this process alone, for what the embedding cache of engine tiny evicts from memory: a later look-up, also after a restart, finds it there; empty is none"`
+		EmbeddingDiskGB  float64  `key:"embedding-cache-disk-capacity-gb" on:"up,worker" default:"10" valid:"0..1048576" help:"size in GiB of embedding-cache-disk; the least recently used entries go first"`
+		EmbeddingObjects float64  `key:"embedding-cache-object-store-gb" on:"up,worker" help:"size in GiB of the object store in NATS, which all workers share, for what their embedding caches evict from memory, or from disk if there is one; give all the same; engine tiny only; 0 is none" valid:"0..1048576"`
+		EmbeddingEvents  string   `key:"embedding-events" on:"up,worker" help:"ZeroMQ endpoint at which the events of the embedding cache are published for subscribers inside engines, such as tcp://:5560, which is on this machine alone, or tcp://*:5560; the port after it repeats them. Routers need none"`
 		DynamoCache      string   `key:"multimodal-embedding-cache-capacity-gb" on:"up,worker" help:"Dynamo's name of embedding-cache-capacity-gb"`
-		Transfer         string   `key:"mm-transfer" on:"up,worker" default:"shm" help:"how what frontends decoded reaches the engine, if it takes media with tokens: shm (shared memory of the same host; elsewhere the engine fetches from the URL), network (the fastest way there is: shared memory, TCP, or with the request; nixl is read as network), or off (the engine fetches). Off also keeps what an engine's own processor made of media from other engines"`
+		Transfer         string   `key:"mm-transfer" on:"up,worker" default:"shm" help:"how what frontends decoded reaches the engine, if it takes media with tokens: shm (shared memory of the same host; elsewhere the engine fetches from the URL), network (the fastest way there is: shared memory, UCX (bulk-ucx), TCP, or with the request; nixl is read as network), or off (the engine fetches). Off also keeps what an engine's own processor made of media from other engines"`
 		Multimodal       bool     `key:"multimodal" on:"router" bare:"true" help:"find out here, and not in frontends, what the images, videos and sounds of requests are: fetch them, count their tokens, and choose workers by them"`
 	} `group:"media" on:"up,frontend,worker,router"`
+
+	// Encode are the settings of the media encoders of engine tiny.
+	Encode struct {
+		MaxJobs       int      `key:"encode-max-jobs" default:"32" valid:"1..65536" help:"images, videos and sounds that are encoded, read or fetched at once for engine tiny"`
+		Threads       int      `key:"encode-threads" default:"4" valid:"1..1024" help:"encoders of engine tiny, each on a processor of its own: no more than there are processors but one, which the model has"`
+		CPUBudget     ByteSize `key:"encode-cpu-budget" default:"16GB" valid:"1..4611686018427387904" help:"memory for rows that encoders of engine tiny made and the model has not read, without the embedding cache; unless it is set, at most a quarter of the machine's"`
+		StagingBudget ByteSize `key:"encode-staging-budget" default:"4GB" valid:"1..4611686018427387904" help:"memory for rows that the model reads; unless it is set, at most a sixteenth of the machine's"`
+		Batch         int      `key:"encode-batch" default:"8" valid:"1..1024" help:"objects of one kind and shape that are encoded together, at most"`
+		BatchWait     Duration `key:"encode-batch-wait" default:"5ms" valid:"0s does not wait" help:"time that an object waits for others of its shape while every encoder is busy; 0s does not wait"`
+		Timeout       Duration `key:"encode-timeout" default:"60s" valid:"positive" help:"time that the media of a request have to be encoded; then the request fails"`
+	} `group:"media" on:"up,worker"`
 
 	// Drain are the settings of the shutdown.
 	Drain struct {
@@ -262,7 +278,7 @@ type Config struct {
 
 	// Log are the settings of the log.
 	Log struct {
-		Level  string `key:"log-level" default:"info" help:"debug, info, warn or error, with exceptions per component (frontend, router, worker, engine, bus, catalog, disco, nats, rpc, relay, access, traces): info,router=debug"`
+		Level  string `key:"log-level" default:"info" help:"debug, info, warn or error, with exceptions per component (frontend, router, worker, engine, bus, catalog, disco, nats, rpc, routerproxy, holders, access, traces): info,router=debug"`
 		Format string `key:"log-format" default:"text" valid:"text|json" help:"text or json"`
 	} `group:"common" on:"up,frontend,worker,router"`
 }
@@ -426,6 +442,10 @@ func (p *problems) checkValue(key string, value any, valid string) {
 		}
 	case int:
 		p.checkValue(key, int64(v), valid)
+	case ByteSize:
+		if isRange && (float64(v) < parseBound(lo) || float64(v) > parseBound(hi)) {
+			p.report(key, fmt.Sprintf("%v is not between %s and %s bytes", v, lo, hi))
+		}
 	case int64:
 		if isRange && (v < int64(parseBound(lo)) || v > int64(parseBound(hi))) {
 			p.report(key, fmt.Sprintf("%d is not between %s and %s", v, lo, hi))

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -88,7 +89,7 @@ func TestDefaultsOfCore(t *testing.T) {
 	if got, want := c.Router.FetchCosts, []float64{fetch.Host, fetch.Disk, fetch.Pool}; !slices.Equal(got, want) {
 		t.Errorf("router-fetch-costs is %v, want %v", got, want)
 	}
-	if got, want := c.Router.AffinityWeights, []float64{affinity.Label, affinity.Experts, affinity.Session}; !slices.Equal(got, want) {
+	if got, want := c.Router.AffinityWeights, []float64{affinity.Label, affinity.Experts, affinity.Session, affinity.Embedding}; !slices.Equal(got, want) {
 		t.Errorf("router-affinity-weights is %v, want %v", got, want)
 	}
 	if got, want := c.Simulation.Timing, sim.PresetNames()[0]; got != want {
@@ -97,6 +98,10 @@ func TestDefaultsOfCore(t *testing.T) {
 	jitter, _ := findSetting("sim-jitter")
 	if got, want := jitter.tag.Get("valid"), fmt.Sprintf("0..%v", sim.MaxJitter); got != want {
 		t.Errorf("sim-jitter may be %s, want %s", got, want)
+	}
+	cache, _ := findSetting("embedding-cache-capacity-gb")
+	if got, want := cache.tag.Get("valid"), fmt.Sprintf("0..%d", MaxEmbeddingCache); got != want {
+		t.Errorf("embedding-cache-capacity-gb may be %s, want %s", got, want)
 	}
 }
 
@@ -228,6 +233,23 @@ func TestComponents(t *testing.T) {
 	level, _ := findSetting("log-level")
 	if list := strings.Join(LogComponents(), ", "); !strings.Contains(level.help, "("+list+")") {
 		t.Errorf("the help of log-level does not list %s", list)
+	}
+}
+
+// TestRelayLevel: log-level accepts the component routerproxy by its old name too.
+func TestRelayLevel(t *testing.T) {
+	for _, level := range []string{"relay=debug", "info, relay = debug", "router=warn,relay=debug,bus=info"} {
+		c := Config{}
+		c.Log.Level = level
+		levels, err := c.ParseLogLevels()
+		if err != nil || levels.LevelOf("routerproxy") != slog.LevelDebug {
+			t.Errorf("%s: routerproxy has %v, %v", level, levels.LevelOf("routerproxy"), err)
+		}
+	}
+	c := Config{}
+	c.Log.Level = "relays=debug"
+	if _, err := c.ParseLogLevels(); err == nil {
+		t.Error("relays is a component")
 	}
 }
 

@@ -113,8 +113,8 @@ func (l *Loaded) applyChatProcessor() error {
 // parseGiB parses the size of an embedding cache in GiB.
 func parseGiB(text string) (float64, error) {
 	gib, err := strconv.ParseFloat(text, 64)
-	if err != nil || !(gib >= 0 && gib <= maxEmbeddingCache) {
-		return 0, fmt.Errorf("%.40q is not a number of GiB between 0 and %d", text, maxEmbeddingCache)
+	if err != nil || !(gib >= 0 && gib <= MaxEmbeddingCache) {
+		return 0, fmt.Errorf("%.40q is not a number of GiB between 0 and %d", text, MaxEmbeddingCache)
 	}
 	return gib, nil
 }

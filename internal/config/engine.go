@@ -58,11 +58,26 @@ func (c *Config) CacheBlocks() int {
 	return c.Engine.Blocks
 }
 
-// maxEmbeddingCache is the largest embedding cache in GiB.
-const maxEmbeddingCache = 1 << 20
+// MaxEmbeddingCache is the largest embedding cache in GiB.
+const MaxEmbeddingCache = 1 << 20
 
 // EmbeddingCacheBytes returns the memory of this process's embedding cache.
 func (c *Config) EmbeddingCacheBytes() int { return int(c.Media.EmbeddingCache * (1 << 30)) }
+
+// HasEmbeddingTiers reports whether the embedding cache has tiers below memory.
+func (c *Config) HasEmbeddingTiers() bool {
+	return c.EngineKind() == EngineTiny && (c.Media.EmbeddingDisk != "" || c.Media.EmbeddingObjects > 0)
+}
+
+// checkEmbeddingTiers checks the settings of the tiers of the embedding cache.
+func (p *problems) checkEmbeddingTiers(c *Config) {
+	if !c.HasEmbeddingTiers() {
+		return
+	}
+	if c.Media.EmbeddingCache == 0 {
+		p.report("embedding-cache-capacity-gb", "tiers below memory keep what memory evicts, and there is none: give more than 0, or neither embedding-cache-disk nor embedding-cache-object-store-gb")
+	}
+}
 
 // ModelName returns the name which clients use for the model of this process's workers. For a remote engine
 // it is "" if no setting gives one.

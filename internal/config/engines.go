@@ -11,6 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"penstock/internal/engine"
 	"penstock/internal/zmtp"
 )
 
@@ -37,6 +38,12 @@ const (
 	ModeAuto   = "auto"   // tokens if there is a tokenizer, else pass
 	ModeTokens = "tokens" // the engine receives and returns token ids
 	ModePass   = "pass"   // the engine receives the client's request unchanged
+)
+
+// The roles of a vLLM in the transfer of encoded media (--ec-transfer-config).
+const (
+	ECProducer = "producer"
+	ECConsumer = "consumer"
 )
 
 // RemoteEngine is an engine which another program runs, as given by a value of the setting engine. Fields are
@@ -67,6 +74,9 @@ type RemoteEngine struct {
 	// ProcessorArgs is the value of vLLM's --mm-processor-kwargs, the arguments of its media processor; "" if
 	// there are none.
 	ProcessorArgs string
+	// ECRole is ECProducer of a vLLM which encodes media for others and generates nothing, ECConsumer of one which takes
+	// what others encoded; "" of neither.
+	ECRole string
 	// Unchecked disables the comparison of the engine's media token counts with Penstock's.
 	Unchecked bool
 }
@@ -106,6 +116,9 @@ func (l *Loaded) RemoteEngines() []RemoteEngine {
 		}
 		if e.BlockSize == 0 && l.IsSet("kv-cache-block-size") {
 			e.BlockSize = l.Engine.BlockSize
+		}
+		if l.Command == Worker && l.Engine.Role == engine.RoleEncode.String() {
+			e.ECRole = ECProducer
 		}
 		if e.ModelPath == "" && e.Mode != ModePass {
 			e.ModelPath = l.Engine.ModelPath
@@ -168,7 +181,7 @@ func ParseRemoteEngine(text string) (RemoteEngine, error) {
 
 // engineOptionKeys lists the keys which may follow the URL.
 func engineOptionKeys() []string {
-	return []string{"events", "replay", "snapshot", "ranks", "mode", "block-size", "api-key-file", "name", "model-path", "media", "media-keys", "mm-processor-kwargs", "media-check"}
+	return []string{"events", "replay", "snapshot", "ranks", "mode", "block-size", "api-key-file", "name", "model-path", "media", "media-keys", "mm-processor-kwargs", "media-check", "ec-role"}
 }
 
 // cutPart is strings.Cut at the first comma outside a JSON object.
@@ -256,6 +269,10 @@ func (e *RemoteEngine) setOption(key, value string) (err error) {
 		}
 	case "mm-processor-kwargs":
 		e.ProcessorArgs, err = parseProcessorArgs(value)
+	case "ec-role":
+		if e.ECRole = value; value != ECProducer && value != ECConsumer {
+			err = fmt.Errorf("%.40q is not one of producer, consumer", value)
+		}
 	case "media-check":
 		if e.Unchecked = value == "off"; value != "on" && value != "off" {
 			err = fmt.Errorf("%.40q is not one of on, off", value)
@@ -362,6 +379,8 @@ func (e *RemoteEngine) validate() error {
 		return fmt.Errorf("%s: replay: rank i has the port of events plus i and that of replay plus i, so that some of them are the same with ranks=%d: have the engine keep the two ports at least %d apart", e, e.Ranks, e.Ranks)
 	case e.ProcessorArgs != "" && e.Kind != EngineVLLM:
 		return fmt.Errorf("%s: mm-processor-kwargs: it is the setting of that name of vLLM; leave it out", e)
+	case e.ECRole != "" && e.Kind != EngineVLLM:
+		return fmt.Errorf("%s: ec-role: only vLLM's is spoken (--ec-transfer-config), not the embedding inputs of %s; leave it out", e, e.Kind)
 	case e.Mode == ModePass && e.ModelPath != "":
 		return fmt.Errorf("%s: model-path: with mode=pass only the engine makes tokens; leave out one of them", e)
 	}
@@ -520,6 +539,30 @@ func (p *problems) checkEventEndpoints(c *Config) {
 			p.report(s.key, err.Error())
 		}
 	}
+	if _, err := c.EmbeddingEndpoint(); err != nil {
+		p.report("embedding-events", err.Error())
+	}
+	p.checkEmbeddingTiers(c)
+}
+
+// EmbeddingEndpoint returns the endpoint of embedding-events, the zero endpoint if there is none. Without a host it is on
+// this machine alone.
+func (c *Config) EmbeddingEndpoint() (zmtp.Endpoint, error) {
+	v := c.Media.EmbeddingEvents
+	if v == "" {
+		return zmtp.Endpoint{}, nil
+	}
+	if port, ok := strings.CutPrefix(v, "tcp://:"); ok {
+		v = "tcp://127.0.0.1:" + port
+	}
+	ep, err := zmtp.ParseEndpoint(v)
+	switch {
+	case err != nil:
+		return ep, err
+	case ep.Network() != "tcp" || ep.Port() == 65535:
+		return ep, fmt.Errorf("%.100q: use tcp and a port below 65535, because the next port is needed too", v)
+	}
+	return ep, nil
 }
 
 // checkWorkerEngine checks a worker's engine together with the related settings.
@@ -537,6 +580,14 @@ func (p *problems) checkWorkerEngine(c *Config) {
 	e, err := ParseRemoteEngine(c.Engine.Engines[0])
 	if err != nil {
 		return // already reported
+	}
+	switch encodes := c.Engine.Role == engine.RoleEncode.String(); {
+	case encodes && e.Kind != EngineVLLM:
+		p.report("role", fmt.Sprintf("encode is of no use in front of %s, whose embedding inputs are not spoken: encode workers have engine tiny, or a vLLM which was started with --ec-transfer-config", e.Kind))
+	case encodes && e.ECRole == ECConsumer:
+		p.report("role", "encode contradicts ec-role=consumer of the engine: a producer encodes for others")
+	case !encodes && e.ECRole == ECProducer:
+		p.report("role", fmt.Sprintf("%s contradicts ec-role=producer of the engine, which encodes for others and generates nothing: set it to encode", c.Engine.Role))
 	}
 	switch {
 	case c.Engine.KVEvents != "" && !e.Events.IsZero():

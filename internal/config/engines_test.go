@@ -34,6 +34,7 @@ func TestParseRemoteEngine(t *testing.T) {
 		},
 		{"vllm=http://a:1,media=video+image,media-keys=off", "http://a:1", RemoteEngine{Kind: "vllm", Mode: "auto", Media: []string{"image", "video"}, MediaKeys: "off"}},
 		{"vllm=http://a:1,media-check=off", "http://a:1", RemoteEngine{Kind: "vllm", Mode: "auto", Unchecked: true}},
+		{"vllm=http://a:1,ec-role=consumer", "http://a:1", RemoteEngine{Kind: "vllm", Mode: "auto", ECRole: "consumer"}},
 		{"vllm=http://a:1,media-check=on,name=m", "http://a:1", RemoteEngine{Kind: "vllm", Mode: "auto", Name: "m"}},
 		{
 			`vllm=http://a:1,mm-processor-kwargs={"size": {"longest_edge":7, "shortest_edge":4}, "a":"},{"},name=m`, "http://a:1",

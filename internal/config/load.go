@@ -72,6 +72,8 @@ func (l *Loaded) Settings() []Setting {
 		switch of := v.(type) {
 		case Duration:
 			v = of.String()
+		case ByteSize:
+			v = of.String()
 		case Engines:
 			v = of.displayValue()
 		}
@@ -180,6 +182,8 @@ func addFlag(fs *pflag.FlagSet, target any, key, help string) *pflag.Flag {
 		fs.Float64SliceVar(p, key, *p, help)
 		f := fs.Lookup(key)
 		f.Value, f.DefValue = numbersValue{f.Value}, formatNumbers(*p)
+	case *ByteSize:
+		fs.Var(p, key, help)
 	case *Duration:
 		fs.DurationVar((*time.Duration)(p), key, time.Duration(*p), help)
 	}

@@ -6,6 +6,42 @@ import (
 	"testing"
 )
 
+// TestEncodeRoles: which engines can stand behind an encode worker, and what the others are refused with.
+func TestEncodeRoles(t *testing.T) {
+	for _, c := range []struct {
+		command            Command
+		role, engine, want string // want is the role of the engine, or says what is wrong
+	}{
+		{Worker, "encode", "vllm=http://a:1", "producer"},
+		{Worker, "encode", "vllm=http://a:1,ec-role=producer", "producer"},
+		{Worker, "aggregated", "vllm=http://a:1,ec-role=consumer", "consumer"},
+		{Worker, "decode", "vllm=http://a:1,ec-role=consumer", "consumer"},
+		{Worker, "aggregated", "vllm=http://a:1", ""},
+		{Up, "", "vllm=http://a:1,ec-role=producer", "producer"},
+		{Worker, "encode", "vllm=http://a:1,ec-role=consumer", "role: encode contradicts"},
+		{Worker, "aggregated", "vllm=http://a:1,ec-role=producer", "set it to encode"},
+		{Worker, "encode", "sglang=http://a:1", "role: encode is of no use in front of sglang"},
+		{Worker, "encode", "trtllm=http://a:1", "role: encode is of no use in front of trtllm"},
+		{Up, "", "sglang=http://a:1,ec-role=consumer", "only vLLM's is spoken"},
+		{Up, "", "vllm=http://a:1,ec-role=both", "not one of producer, consumer"},
+	} {
+		settings := []string{"PENSTOCK_DISCOVERY=static", "PENSTOCK_ENGINE=" + c.engine}
+		if c.role != "" {
+			settings = append(settings, "PENSTOCK_ROLE="+c.role)
+		}
+		l, err := Load("", settings, NoFlags(c.command))
+		if err != nil {
+			if c.want == "" || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s %s %s: %v", c.command, c.role, c.engine, err)
+			}
+			continue
+		}
+		if got := l.RemoteEngines()[0].ECRole; got != c.want {
+			t.Errorf("%s %s %s: %q", c.command, c.role, c.engine, got)
+		}
+	}
+}
+
 // TestWorkerRoles: the roles of a process's workers follow from its settings.
 func TestWorkerRoles(t *testing.T) {
 	for _, c := range []struct {

@@ -15,14 +15,14 @@ func (c *Config) RouteConfig() route.Config {
 	cfg := route.Config{
 		Mode: route.Mode(c.Router.Mode), OverlapWeight: &c.Router.OverlapWeight, QueueWeight: &c.Router.QueueWeight,
 		Temperature: c.Router.Temperature, NearCost: c.Router.NearCost, Seed: c.Router.Seed,
-		Fetch: &route.FetchCosts{}, Affinity: &route.AffinityWeights{},
+		Fetch: &route.FetchCosts{}, Affinity: new(route.DefaultAffinityWeights()),
 		Sessions: route.SessionConfig{Stickiness: route.Stickiness(c.Router.SessionAffinity), TTL: time.Duration(c.Router.SessionTTL)},
 		Targets:  route.Targets{TTFT: time.Duration(c.Router.TTFTTarget), ITL: time.Duration(c.Router.ITLTarget)},
 		OnMiss:   route.MissPolicy(c.Router.TargetMiss),
 		Busy:     route.BusyThresholds{DecodeBlocks: c.Router.BusyThreshold, PrefillTokens: c.Router.BusyPrefillTokens},
 	}
 	fillFields(c.Router.FetchCosts, &cfg.Fetch.Host, &cfg.Fetch.Disk, &cfg.Fetch.Pool)
-	fillFields(c.Router.AffinityWeights, &cfg.Affinity.Label, &cfg.Affinity.Experts, &cfg.Affinity.Session)
+	fillFields(c.Router.AffinityWeights, &cfg.Affinity.Label, &cfg.Affinity.Experts, &cfg.Affinity.Session, &cfg.Affinity.Embedding)
 	if threshold, err := c.parseQueueThreshold(); err == nil {
 		cfg.QueueThreshold = threshold
 	}
@@ -54,8 +54,8 @@ func (p *problems) checkRouter(c *Config) {
 	if n := len(c.Router.FetchCosts); n != 3 {
 		p.report("router-fetch-costs", fmt.Sprintf("has %d numbers, not 3: of host, disk and pool", n))
 	}
-	if n := len(c.Router.AffinityWeights); n != 3 {
-		p.report("router-affinity-weights", fmt.Sprintf("has %d numbers, not 3: of labels, experts and sessions", n))
+	if n := len(c.Router.AffinityWeights); n != 3 && n != 4 { // earlier builds had three
+		p.report("router-affinity-weights", fmt.Sprintf("has %d numbers, not 4: of labels, experts, sessions and embeddings", n))
 	}
 	for _, t := range [...]struct {
 		key   string

@@ -28,13 +28,15 @@ type SimulatedEngine struct {
 	Timing sim.Timing
 	// MaxSeqs and TokenBudget bound a batch, in sequences and in tokens.
 	MaxSeqs, TokenBudget int
+	// Encoders is the number of encoders beside the passes.
+	Encoders int
 }
 
 // ResolveSimulation returns the parameters of the simulated engine. It reads the profile file if the settings
 // name one.
 func (c *Config) ResolveSimulation() (SimulatedEngine, error) {
 	timing, err := c.buildTiming()
-	return SimulatedEngine{Timing: timing, MaxSeqs: c.Engine.MaxNumSeqs, TokenBudget: c.TokenBudget()}, err
+	return SimulatedEngine{Timing: timing, MaxSeqs: c.Engine.MaxNumSeqs, TokenBudget: c.TokenBudget(), Encoders: c.Simulation.Encoders}, err
 }
 
 // buildTiming returns the timing model.
@@ -56,7 +58,7 @@ func (c *Config) buildTiming() (sim.Timing, error) {
 			return sim.Timing{}, fmt.Errorf("sim-profile: %w", err)
 		}
 	}
-	if t.Encoder, err = sim.ParseEncoder(c.Simulation.Encoder); err != nil {
+	if t.Encoder, t.EncoderOf, err = sim.ParseEncoder(c.Simulation.Encoder); err != nil {
 		return sim.Timing{}, fmt.Errorf("sim-encoder: %w", err)
 	}
 	t.Speedup, t.DecodeSpeedup = c.Simulation.Speedup, c.Simulation.DecodeSpeedup
@@ -180,8 +182,11 @@ func (p *problems) checkSimulation(c *Config) {
 	p.requireOneOf("sim-timing", c.Simulation.Timing, sim.PresetNames()...)
 	p.checkCoefficients("sim-prefill", c.Simulation.Prefill, 6)
 	p.checkCoefficients("sim-decode", c.Simulation.Decode, 5)
-	if _, err := sim.ParseEncoder(c.Simulation.Encoder); err != nil {
+	if _, _, err := sim.ParseEncoder(c.Simulation.Encoder); err != nil {
 		p.report("sim-encoder", err.Error())
+	}
+	if _, err := sim.ParseMediaFaults(c.Simulation.MediaFaults); err != nil {
+		p.report("sim-media-faults", err.Error())
 	}
 	if c.Simulation.ContextLength != 0 {
 		p.checkValue("sim-context-length", c.Simulation.ContextLength, "2..1073741824")

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 
+	"penstock/core/media"
 	"penstock/internal/engine/sim"
 )
 
@@ -68,6 +69,10 @@ func TestBadSimulation(t *testing.T) {
 		"sim-prefill: [1, .nan]":                 "sim-prefill: NaN is not between",
 		"sim-decode: [1,2,3,4,5,6]":              "sim-decode: it has 6 numbers, and 5 are taken",
 		"sim-encoder: '64:1,32:1'":               "sim-encoder: ",
+		"sim-encoder: 'image:1:1;image:1:1'":     "sim-encoder: ",
+		"sim-encoders: -1":                       "sim-encoders: -1 is not between 0 and 1024",
+		"sim-media-faults: broken":               `sim-media-faults: "broken" is not KIND or KIND:TOKENS`,
+		"sim-media-faults: 'corrupt:-1'":         "sim-media-faults: ",
 		"sim-profile: x\nsim-decode: [1]":        "sim-profile: a profile is in place of all coefficients",
 		"engine: sim\nsim-profile: /nonexistent": "sim-profile: ",
 		"sim-startup: -1s":                       "sim-startup: -1s must not be negative",
@@ -122,7 +127,12 @@ func TestSimulated(t *testing.T) {
 		{"some coefficients", "sim-decode: [0, 0, 0, 2]\n", "mocker and coefficients of its own", func(t *sim.Timing) {
 			t.Decode = sim.Decode{Sequence: 2}
 		}},
-		{"the rest", "sim-encoder: '256:12.5,1024:40'\nsim-decode-speedup: 2\nsim-load-factor: 3\nmax-num-seqs: 100\nsim-jitter: 0.1\nsim-seed: 5\nsim-startup: 2s\n", "mocker", func(t *sim.Timing) {
+		{"media take no time", "sim-encoder: ''\n", "mocker", func(t *sim.Timing) { t.Encoder = nil }},
+		{"times of kinds", "sim-encoder: '1:2;video:3:4,5:6'\n", "mocker", func(t *sim.Timing) {
+			t.Encoder = []sim.EncoderPoint{{Tokens: 1, Millis: 2}}
+			t.EncoderOf = map[media.Kind][]sim.EncoderPoint{media.Video: {{Tokens: 3, Millis: 4}, {Tokens: 5, Millis: 6}}}
+		}},
+		{"the rest", "sim-encoder: '256:12.5,1024:40'\nsim-decode-speedup: 2\nsim-load-factor: 3\nmax-num-seqs: 100\nsim-jitter: 0.1\nsim-seed: 5\nsim-startup: 2s\nsim-encoders: 3\n", "mocker", func(t *sim.Timing) {
 			t.Encoder = []sim.EncoderPoint{{Tokens: 256, Millis: 12.5}, {Tokens: 1024, Millis: 40}}
 			t.DecodeSpeedup, t.Jitter, t.Seed, t.Startup = 2, 0.1, 5, 2*time.Second
 			t.Load = sim.Load{Factor: 3, Seqs: 100}
@@ -137,8 +147,12 @@ func TestSimulated(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := preset("mocker")
+		want.Encoder = []sim.EncoderPoint{{Tokens: 1024, Millis: 4.8}, {Tokens: 6144, Millis: 12.3}}
 		if c.change != nil {
 			c.change(&want)
+		}
+		if n := map[bool]int{false: 1, true: 3}[c.name == "the rest"]; got.Encoders != n {
+			t.Errorf("%s: %d encoders, want %d", c.name, got.Encoders, n)
 		}
 		if diff := cmp.Diff(want, got.Timing); diff != "" {
 			t.Errorf("%s: the model of time is (-want +got)\n%s", c.name, diff)

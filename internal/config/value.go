@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -159,10 +160,13 @@ func (e *SettingError) Unwrap() error { return e.cause }
 
 // LogComponents lists the components which log under a name of their own.
 func LogComponents() []string {
-	return []string{"frontend", "router", "worker", "engine", "bus", "catalog", "disco", "nats", "rpc", "relay", "access", "traces"}
+	return []string{"frontend", "router", "worker", "engine", "bus", "catalog", "disco", "nats", "rpc", "routerproxy", "holders", "access", "traces"}
 }
+
+// relayLevel matches a level of the component routerproxy by the name which it had.
+var relayLevel = regexp.MustCompile(`(^|,)\s*relay\s*=`)
 
 // ParseLogLevels parses log-level. An unknown component is an error.
 func (c *Config) ParseLogLevels() (obs.Levels, error) {
-	return obs.ParseLevels(c.Log.Level, LogComponents())
+	return obs.ParseLevels(relayLevel.ReplaceAllString(c.Log.Level, "${1}routerproxy="), LogComponents())
 }

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/migrate"
 	"penstock/core/route"
+	"penstock/internal/engine"
 	"penstock/internal/obs"
 )
 
@@ -194,7 +196,7 @@ func (s *attemptSeries) tryWorker(ctx context.Context, exclude []kv.WorkerID) (_
 	}
 	s.number++
 	s.lastWorker, s.lastErr = d.Worker.ID, asUnavailable(d, err)
-	code := fault.CodeOf(s.lastErr)
+	code := decisiveCode(s.lastErr)
 	if ctx.Err() == nil && migrate.CanMigrate(code) {
 		s.Router.ReportFailure(d.Worker, s.lastErr)
 		s.Log.Log(ctx, slog.LevelWarn, "a worker failed under a request",
@@ -212,6 +214,15 @@ func engineMessage(err error, code fault.Code) string {
 		return ""
 	}
 	return err.Error()
+}
+
+// decisiveCode is the code by which it is decided how a task goes on after err. That of a medium which no other worker
+// would encode either is final, whatever its client is told: the time for it may be over.
+func decisiveCode(err error) fault.Code {
+	if slices.ContainsFunc(engine.MediaFailures(err), (*engine.MediaFailure).EndsRequest) {
+		return fault.MediaFailed
+	}
+	return fault.CodeOf(err)
 }
 
 // asUnavailable replaces the error of a worker that does not know the model by one that other workers

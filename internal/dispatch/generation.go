@@ -18,7 +18,7 @@ type Generation struct {
 	Request engine.Request // of the current attempt
 	Sink    GenerationSink
 
-	// Numerics are those of the current attempt's worker; "" if unknown.
+	// Numerics are of the current attempt's worker; "" if unknown.
 	Numerics string
 	// Cached is how many tokens of the prompt the current attempt's worker has reported as cached.
 	Cached int
@@ -30,6 +30,7 @@ type Generation struct {
 
 	// State of the current attempt.
 	accepted bool
+	failed   []engine.FailedObject // for which the worker refuses it
 	report   engine.CachedReport
 	delta    engine.Delta
 }
@@ -116,7 +117,7 @@ func (g *Generation) ChooseWorker(ctx context.Context, number uint32, failed []k
 func (g *Generation) RunAttempt(ctx context.Context, number uint32, d route.Decision) error {
 	held := g.startAttempt(number, d)
 	defer held.Free()
-	g.accepted, g.report, g.Numerics = false, engine.CachedReport{}, g.Workers().NumericsOf(d.Worker.ID)
+	g.accepted, g.failed, g.report, g.Numerics = false, nil, engine.CachedReport{}, g.Workers().NumericsOf(d.Worker.ID)
 	g.Request.Attempt = number
 	g.resumeAttempt()
 	if g.tellSink(AttemptRouted) != nil {
@@ -131,6 +132,8 @@ func (g *Generation) RunAttempt(ctx context.Context, number uint32, d route.Deci
 	case g.accepted && g.openChoices == 0:
 		held.FinishAnswer(g.outputTokens / len(g.choices))
 		return nil // the answer is complete, regardless of the call's error
+	case len(g.failed) > 0 && !g.accepted:
+		return engine.ReceivedFailures(g.failed, g.Request.Objects, err)
 	}
 	return err
 }
@@ -159,7 +162,14 @@ func (g *Generation) handleFrame(frame []byte) error {
 		return engine.ContractError("a frame that cannot be read", err)
 	}
 	if d.Attempt != g.Request.Attempt {
-		return nil // a late answer
+		return nil // a late answer, or one which only says that the worker works
+	}
+	if len(d.Failures) > 0 {
+		if slices.ContainsFunc(d.Failures, func(f engine.FailedObject) bool { return f.Index >= len(g.Request.Objects) }) {
+			return engine.ContractError("the failure of a media object that there is not", nil)
+		}
+		g.failed = d.Failures
+		return nil
 	}
 	if !g.accepted {
 		g.accepted = true

@@ -174,9 +174,10 @@ func (d *examiner) checkPorts(ctx context.Context) {
 	cfg := d.cfg
 	d.checkPort(ctx, "http-addr", cfg.HTTP.Addr)
 	d.checkPort(ctx, "nats-listen", cfg.NATS.Listen)
-	if cfg.Command.ServesCalls() && cfg.RPC.Plane != config.PlaneNATS {
+	if cfg.RPC.Plane != config.PlaneNATS {
 		d.checkPort(ctx, "rpc-addr", cfg.RPC.Addr)
 	}
+	d.checkPort(ctx, "bulk-addr", cfg.RPC.BulkAddr)
 	if cfg.Events.Plane == config.PlaneZMQ && cfg.Command != config.Up {
 		d.checkPort(ctx, "event-addr", cfg.Events.Addr)
 	}

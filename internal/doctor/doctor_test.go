@@ -201,7 +201,7 @@ func TestExamineFleet(t *testing.T) {
 	checkFinding(t, found, "alias m", CheckWarn, "the models m and n are both called m: requests for it go to m")
 	checkFinding(t, found, "worker 12", CheckWarn, "role prefill serves nothing in this version")
 	checkFinding(t, found, "worker 13", CheckFail, `numerics is "other" here and "" there`)
-	checkFinding(t, found, "worker 14", CheckWarn, "role encode serves nothing in this version")
+	checkFinding(t, found, "worker 14", CheckWarn, "role encode serves nothing with this engine")
 	checkFinding(t, found, "worker 11", CheckWarn, "its version has no checksums")
 	checkFinding(t, found, "block size", CheckFail, "blocks of 32 tokens, and these settings say 16")
 	checkFinding(t, found, "stream KV_penstock_discovery", CheckOK, "messages")
@@ -355,6 +355,13 @@ func TestExaminePorts(t *testing.T) {
 	if runtime.GOOS == "linux" {
 		// This process runs the same program as the doctor, as a running Penstock does.
 		checkFinding(t, ports(), "http-addr", CheckOK, fmt.Sprintf("running Penstock (pid %d)", os.Getpid()))
+	}
+	// Frontends lend at rpc-addr, and workers receive at bulk-addr.
+	for setting, command := range map[string]config.Command{"rpc-addr": config.Frontend, "bulk-addr": config.Worker} {
+		env := strings.ReplaceAll(strings.ToUpper(setting), "-", "_") + "="
+		d := &examiner{cfg: enginemocktest.LoadSettings(t, command, "NATS=nats://127.0.0.1:1", env+"127.0.0.1:0")}
+		d.checkPorts(t.Context())
+		checkFinding(t, d.findings, setting, CheckOK, "127.0.0.1:0 is free")
 	}
 
 	// Another program receives the socket.

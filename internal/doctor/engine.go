@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,8 +16,12 @@ import (
 	"penstock/internal/zmtp"
 )
 
-// eventListenTime is how long the doctor listens to an engine's events.
-const eventListenTime = 2 * time.Second
+// eventListenTime is how long the doctor listens to an engine's events, and startCheckTime how much longer it
+// waits for the results of what the adapter asks the engine.
+const (
+	eventListenTime = 2 * time.Second
+	startCheckTime  = 20 * time.Second
+)
 
 // checkEngines checks the remote engines of the settings: whether each answers and matches the settings,
 // where its tokenizer is, whether its events arrive, and what its adapter reports. The engine computes no
@@ -153,6 +158,13 @@ func (d *examiner) checkAdapter(ctx context.Context, of *config.RemoteEngine, ke
 		return
 	}
 	card := eng.Card()
+	if card.Role == engine.RoleEncode {
+		d.reportOK(check, "%s encodes %s for others, %d data-parallel ranks", card.Name, strings.Join(card.Media, ", "), ranks)
+		ended, end := context.WithCancel(ctx)
+		end()
+		_ = eng.Run(ended) // it closes the adapter's connections
+		return
+	}
 	size := fmt.Sprintf("blocks of %d tokens", card.BlockSize)
 	if card.Blocks > 0 {
 		size = fmt.Sprintf("%d %s", card.Blocks, size)
@@ -166,10 +178,12 @@ func drainsEvents(of *config.RemoteEngine) bool {
 	return of.Kind == config.EngineTRTLLM && of.Events.IsZero()
 }
 
-// checkEvents runs the adapter for eventListenTime.
+// checkEvents runs the adapter for eventListenTime, and until its questions to the engine are answered.
 func (d *examiner) checkEvents(ctx context.Context, of *config.RemoteEngine, eng engine.Engine, m *engines.RemoteModel, events eventReach) {
-	ctx, cancel := context.WithTimeout(ctx, eventListenTime)
+	ctx, cancel := context.WithTimeout(ctx, eventListenTime+startCheckTime)
 	defer cancel()
+	listened := time.NewTimer(eventListenTime)
+	defer listened.Stop()
 	var running sync.WaitGroup
 	running.Go(func() { _ = eng.Run(ctx) }) // its error is among the warnings
 	blocks := 0
@@ -185,8 +199,15 @@ func (d *examiner) checkEvents(ctx context.Context, of *config.RemoteEngine, eng
 	}
 	var warnings []engine.Warning
 	note, err := engines.CheckTokenizer(ctx, eng, m, d.log)
-	<-ctx.Done()
+	select {
+	case <-listened.C:
+	case <-ctx.Done():
+	}
+	if asks, ok := eng.(engine.StartChecker); ok {
+		asks.AwaitStartChecks(ctx)
+	}
 	warnings = engine.WarningsOf(eng)
+	cancel()
 	running.Wait()
 	switch {
 	case err != nil:

@@ -14,6 +14,7 @@ import (
 	"penstock/internal/node/engines"
 
 	"penstock/internal/config"
+	"penstock/internal/edge/prep/chat"
 	"penstock/internal/engine"
 	"penstock/internal/enginemock"
 	"penstock/internal/zmtp"
@@ -79,6 +80,29 @@ func TestExamineBadTokenizers(t *testing.T) {
 			t.Errorf("%s: the remedy is %q", c.engine, f.Remedy)
 		}
 	}
+}
+
+// askingAdapter finds a problem of its engine by a question.
+type askingAdapter struct{ *enginemocktest.StubAdapter }
+
+// AwaitStartChecks implements engine.StartChecker.
+func (a askingAdapter) AwaitStartChecks(context.Context) {
+	a.Problems = append(a.Problems, engine.Warning{Code: engine.WarnSaltsRefused, Detail: "requests with cache_salt are refused", Remedy: "take another engine"})
+}
+
+// TestExamineAwaitsAnswers: the doctor reports what an adapter finds out by asking its engine.
+func TestExamineAwaitsAnswers(t *testing.T) {
+	a := enginemocktest.StartFakeEngine(t, "m", enginemocktest.WriteCheckpoint(t, `{"vocab_size": 2048}`, ""))
+	open := openerOf(&enginemocktest.Stubs{})
+	d := &examiner{
+		cfg: enginemocktest.LoadSettings(t, config.Up, "ENGINE=vllm="+a.URL), log: slog.New(slog.DiscardHandler),
+		openAdapter: func(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key string, m *engines.RemoteModel, log *slog.Logger) (engine.Engine, error) {
+			e, err := open(ctx, of, rank, ranks, key, m, log)
+			return askingAdapter{e.(*enginemocktest.StubAdapter)}, err
+		},
+	}
+	d.checkEngines(t.Context())
+	checkFinding(t, d.findings, "cache_salts_refused of vllm="+a.URL, CheckWarn, "requests with cache_salt are refused")
 }
 
 // TestExamineWrongPorts: an endpoint which is not a publisher, or not a replay router, is a failure, and its
@@ -158,4 +182,31 @@ func TestExamineMimic(t *testing.T) {
 	checkFinding(t, found, "events of "+silentSpec, CheckWarn, "guessed")
 	checkFinding(t, found, "no_kv_events of "+silentSpec, CheckWarn, "")
 	checkNoFinding(t, found, "memory")
+}
+
+// TestExamineProducer: a vLLM which encodes media for others has no cache to follow.
+func TestExamineProducer(t *testing.T) {
+	pipe, err := chat.Open(chat.Ref{Kind: "builtin"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := enginemocktest.WriteCheckpoint(t, `{"vocab_size": 4096, "max_position_embeddings": 4096}`, "")
+	_, s := enginemocktest.StartEngineMock(t, enginemock.VLLM, dir, func(c *enginemock.Config) {
+		c.Pipe, c.Root, c.ECRole, c.ECStore = pipe, "penstock-sim", enginemock.ECProducer, t.TempDir()
+	})
+	for role, want := range map[string]string{"producer": CheckOK, "consumer": CheckFail} {
+		d := &examiner{
+			cfg: enginemocktest.LoadSettings(t, config.Up, "ENGINE=vllm="+s.URL()+",ec-role="+role),
+			log: slog.New(slog.DiscardHandler), openAdapter: engines.OpenAdapter,
+		}
+		d.checkEngines(t.Context())
+		says := "m encodes audio, image, video for others"
+		if role == "consumer" {
+			says = "--role encode"
+		}
+		checkFinding(t, d.findings, "adapter of vllm="+s.URL(), want, says)
+		if len(d.findings) != 3 {
+			t.Errorf("%s: %+v", role, d.findings)
+		}
+	}
 }

@@ -284,10 +284,11 @@ func (d *examiner) checkWorker(ctx context.Context, plane rpc.Plane, in *disco.I
 		d.reportWarning(check, "look at the connection between it and the store", "%s at %s answers, but discovery does not confirm it", where, in.Addr)
 	case lacksChecksums(plane, in.Addr):
 		d.reportWarning(check, "run this version there too, or use TLS with the --rpc-tls- settings", "%s at %s answers, and its version has no checksums: bytes that are damaged on the way to it are not noticed", where, in.Addr)
-	case !card.Role.TakesRequests():
-		unused, _ := card.Role.UnusedRoleWarning()
-		d.reportWarning(check, unused.Remedy, "%s at %s answers; %s", where, in.Addr, unused.Detail)
 	default:
+		if unused, ok := card.UnusedRoleWarning(); ok {
+			d.reportWarning(check, unused.Remedy, "%s at %s answers; %s", where, in.Addr, unused.Detail)
+			return
+		}
 		d.reportOK(check, "%s serves %s at %s, answers after %v, card %.8s", where, card.Name, in.Addr, took.Round(10*time.Microsecond), card.Checksum())
 	}
 }

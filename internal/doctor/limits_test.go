@@ -73,7 +73,7 @@ func TestLimitsInOperation(t *testing.T) {
 		}
 		go func() { _ = w.RunChecks(t.Context()) }()
 		said := func(after time.Duration) string {
-			time.Sleep(after)
+			time.Sleep(after) // virtual time (synctest): the checks run every 15 s
 			synctest.Wait()
 			s := strings.TrimPrefix(out.String(), all)
 			all += s

@@ -108,6 +108,7 @@ func (c *Card) Validate() error {
 	check(c.DefaultMaxTokens >= 0, "default_max_tokens must not be negative, but is %d", c.DefaultMaxTokens)
 	check(len(c.EOS) <= maxEOS, "%d eos tokens, at most %d are allowed", len(c.EOS), maxEOS)
 	check(c.ToolParser == "" || isPrintableName(c.ToolParser), "tool_parser must be at most %d printable bytes", maxName)
+	check(c.EmbeddingRegion == "" || isPrintableName(c.EmbeddingRegion), "embedding_region must be at most %d printable bytes", maxName)
 	check(c.MediaKeys == "" || isPrintableName(c.MediaKeys), "media_keys must be at most %d printable bytes", maxName)
 	check(c.ReasoningParser == "" || isPrintableName(c.ReasoningParser), "reasoning_parser must be at most %d printable bytes", maxName)
 	check(len(c.ProcessorArgs) <= MaxProcessorArgs && (c.ProcessorArgs == "" || json.Valid([]byte(c.ProcessorArgs))), "mm_processor_kwargs must be JSON of at most %d bytes", MaxProcessorArgs)

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"slices"
 
 	"penstock/core/fault"
@@ -69,6 +70,14 @@ type MediaCheckSource interface {
 	// MediaChecks returns the results of the last comparison, in the order of the samples; nil before the
 	// first. The slice belongs to the caller.
 	MediaChecks() []MediaCheck
+}
+
+// StartChecker is an engine that asks its server in the background, at each start, whether it keeps cache salts
+// apart and how many tokens media have.
+type StartChecker interface {
+	// AwaitStartChecks returns when all that is asked has had a first result, which Warnings and MediaChecks
+	// report, or when ctx ends. The engine must be running.
+	AwaitStartChecks(ctx context.Context)
 }
 
 // MediaCheck is the comparison of one sample. It is JSON in the engine's state.

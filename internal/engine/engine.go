@@ -10,7 +10,9 @@ package engine
 import (
 	"context"
 
+	"penstock/core/encode"
 	"penstock/core/kv"
+	"penstock/core/kvfeed/embfeed"
 	"penstock/core/media"
 )
 
@@ -23,7 +25,9 @@ type Engine interface {
 	// waits for it.
 	Run(ctx context.Context) error
 	// Generate serves one request and calls sink with each delta in order. The first delta has Accepted set
-	// and no tokens; nothing before it commits the engine. A choice's last delta has its Finish set, and
+	// and no tokens; nothing before it commits the engine. A request with media is accepted when all of them
+	// are encoded; until then the engine may refuse it with a [MediaFailure] of each object at fault, and silence
+	// means that it encodes. A choice's last delta has its Finish set, and
 	// Generate returns nil after the last delta of the last choice. It returns ctx's error when ctx ends,
 	// sink's error if sink fails, or a *fault.Error; in each case it releases the request's blocks before it
 	// returns. sink must not keep the delta or its slices.
@@ -40,6 +44,14 @@ type KVSource interface {
 	WatchKV(ctx context.Context, sink func([]kv.Event) error) error
 }
 
+// EmbeddingSource is an embedding cache that reports its content.
+type EmbeddingSource interface {
+	// WatchEmbeddings calls sink with a Cleared event and Added events that describe what can be read now, then with
+	// every change in order, as KVSource.WatchKV does for blocks. An entry is reported as added after its rows can
+	// be read, and as ended before its memory is used again. sink must not keep the slice.
+	WatchEmbeddings(ctx context.Context, sink func([]embfeed.Event) error) error
+}
+
 // LoadSource is an engine that reports its load.
 type LoadSource interface {
 	Load() Load
@@ -48,12 +60,17 @@ type LoadSource interface {
 // Load is an engine's load at one moment.
 type Load struct {
 	Running       int    `json:"running"`        // sequences in the batch
-	Waiting       int    `json:"waiting"`        // sequences queued or preempted
+	Waiting       int    `json:"waiting"`        // sequences queued or preempted, or paused until their media are encoded
 	UsedBlocks    int    `json:"used_blocks"`    // blocks referenced by sequences
 	CachedBlocks  int    `json:"cached_blocks"`  // blocks kept for reuse only
 	TotalBlocks   int    `json:"total_blocks"`   // capacity
 	PrefillTokens int    `json:"prefill_tokens"` // prompt tokens not computed yet
 	Preemptions   uint64 `json:"preemptions"`    // since the engine started
+	// The same sequences by state: Encoding need media which are being encoded, of the others Ready wait and Active are
+	// in the batch. They add up to Running and Waiting; all are 0 if the engine does not report states.
+	Encoding int `json:"encoding,omitempty"`
+	Ready    int `json:"ready,omitempty"`
+	Active   int `json:"active,omitempty"`
 }
 
 // Add adds the load of another engine.
@@ -65,6 +82,9 @@ func (l *Load) Add(o Load) {
 	l.TotalBlocks += o.TotalBlocks
 	l.PrefillTokens += o.PrefillTokens
 	l.Preemptions += o.Preemptions
+	l.Encoding += o.Encoding
+	l.Ready += o.Ready
+	l.Active += o.Active
 }
 
 // AdapterSource is an engine that reports which LoRA adapters are loaded.
@@ -115,11 +135,17 @@ type Card struct {
 	// Numerics names what must be equal for two engines to continue each other's streams bit for bit:
 	// weights, kernel and CPU architecture.
 	Numerics string `json:"numerics"`
-	// Encoder names the weights of the media encoder: rows of one encoder are no rows of another. "" is unknown.
+	// Encoder names what must be equal for two media encoders to make the same rows, see media.EncoderRows: weights,
+	// numerics and processor settings. "" is unknown.
 	Encoder string `json:"encoder,omitempty"`
 	// KVEvents says that the worker publishes the content of its cache. The worker sets it; without it
 	// routers expect no event feed.
 	KVEvents bool `json:"kv_events,omitempty"`
+	// EmbeddingEvents says that the worker publishes the content of its embedding cache. The worker sets it.
+	EmbeddingEvents bool `json:"embedding_events,omitempty"`
+	// EmbeddingRegion is where other processes of the worker's host read its embedding cache (embregion.Owner); "" is
+	// nowhere. The worker sets it.
+	EmbeddingRegion string `json:"embedding_region,omitempty"`
 	// KVPredicted says that those events are a prediction: the worker derives them from the requests that it
 	// sent and the cached tokens that the engine reported, since the engine reports no KV events.
 	KVPredicted bool `json:"kv_guessed,omitempty"`
@@ -336,6 +362,16 @@ type Delta struct {
 	Finish Finish
 	// Handoff is for the next leg of the request, in the last delta of a prefill or encode leg; nil otherwise.
 	Handoff *Handoff
+	// Failures are the objects for which a worker refuses the request; nil otherwise. No other field but Attempt is
+	// set, and the error of the call follows. Engines return a [MediaFailure] instead.
+	Failures []FailedObject
+}
+
+// FailedObject is a [MediaFailure] on the request plane.
+type FailedObject struct {
+	Index  int
+	Kind   encode.FailureKind
+	Detail string
 }
 
 // Logprob is a token with its log-probability under the model's distribution

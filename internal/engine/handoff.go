@@ -99,8 +99,12 @@ type EncodeRequest struct {
 	Encoder string
 	// Objects are what is encoded, of 1 to MaxObjects.
 	Objects []media.Object
-	// Inline asks for rows in the answer. Otherwise it has handles.
+	// Inline asks for rows in the answer. Otherwise it has handles, which the worker takes for [MethodFetch] as
+	// long as the call lasts.
 	Inline bool
+	// CachedOnly asks for rows which the worker has, or is computing for another request. Otherwise the call ends
+	// as NotFound: the caller then asks again, with the content of the objects.
+	CachedOnly bool
 }
 
 // Validate checks the shape of the request. It returns a *fault.Error of code Invalid, or nil.
@@ -114,15 +118,23 @@ func (r *EncodeRequest) Validate() error {
 	return nil
 }
 
-// Encoded is one frame of the answer to an EncodeRequest: the rows of one object. Objects that are ready
-// first come first. An object that cannot be encoded ends the call with fault.MediaFailed about it.
+// Encoded is one frame of the answer to an EncodeRequest: the rows of one object, or where another engine finds
+// them. Objects that are ready first come first. An object that cannot be encoded ends the call with
+// fault.MediaFailed about it.
 type Encoded struct {
 	Attempt uint32
 	// Object is the index in EncodeRequest.Objects.
 	Object int
-	Rows   media.EncoderRows
+	// Rows are zero if there is a Handoff.
+	Rows media.EncoderRows
+	// Handoff is the JSON object by which an engine of the same make gets the rows of this object from the engine
+	// that encoded it: vLLM's ec_transfer_params, of at most MaxOpaque bytes. Nothing between the two changes an
+	// entry of it. It is empty if there are Rows.
+	Handoff []byte
 	// Cached says that an embedding cache had the rows, so that the encoder did not run.
 	Cached bool
+	// Load is how many objects the worker is encoding, or has waiting, after this one.
+	Load int
 }
 
 // PrefillRequest asks a worker to compute a prompt for another one, of the method [MethodPrefill]. It has no
@@ -215,7 +227,8 @@ type Fetched struct {
 	Attempt uint32
 	// Data is the next piece, if the request has no Into; at most MaxPiece bytes.
 	Data []byte
-	// Total is the size of the whole in bytes, and Digest its digest; both are in the last frame only.
+	// Total is the size of the whole in bytes, and Digest its digest; both are in the last frame only. With an Into
+	// there need not be a digest: the transfer has its own.
 	Last   bool
 	Total  uint64
 	Digest []byte

@@ -33,7 +33,10 @@ type LoadReport struct {
 	// KVAttempted is one more than the number of the last event that the worker tried to publish. Events from
 	// KVNext on may have arrived unacknowledged. 0 if there are none.
 	KVAttempted uint64 `json:"kv_attempted,omitempty"`
-	Load        Load   `json:"load"`
+	// EmbeddingNext and EmbeddingAttempted are the same for the events of its embedding cache.
+	EmbeddingNext      uint64 `json:"embedding_next,omitempty"`
+	EmbeddingAttempted uint64 `json:"embedding_attempted,omitempty"`
+	Load               Load   `json:"load"`
 	// Adapters are the result of an AdapterSource.
 	Adapters []string `json:"adapters,omitempty"`
 	// Warnings are the warnings of the worker's engine, as many as fit.

@@ -17,6 +17,7 @@ func TestFit(t *testing.T) {
 	numbers := Load{
 		Running: math.MinInt64, Waiting: math.MinInt64, UsedBlocks: math.MinInt64, CachedBlocks: math.MinInt64,
 		TotalBlocks: math.MinInt64, PrefillTokens: math.MinInt64, Preemptions: math.MaxUint64,
+		Encoding: math.MinInt64, Ready: math.MinInt64, Active: math.MinInt64,
 	}
 	many := func(n int, text string) (all []string) {
 		for i := range n {

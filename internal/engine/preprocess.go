@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 
+	"penstock/core/encode"
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/media"
@@ -62,7 +63,8 @@ const (
 )
 
 // MaxFeatures bounds the processor's output for the media of a request, in bytes: together with the rest of
-// the request it fits a call. An engine with more output returns none.
+// the request it fits a call, to workers which cannot fetch it, and a frontend holds it while the request lasts. An
+// engine with more output returns none, and the request is passed on as its client wrote it.
 const MaxFeatures = 48 << 20
 
 // maxFeaturesPiece bounds the features in one frame of an answer, in bytes.
@@ -85,6 +87,8 @@ type Preprocessed struct {
 	// part.
 	TextOnly      media.Reason
 	TextOnlyError *fault.Error
+	// FailureKind says that the object which TextOnlyError names failed, and how; NotFailed if none did.
+	FailureKind encode.FailureKind
 }
 
 // Validate checks what frontends rely on, for a model with vocabulary entries. The error is a *fault.Error:

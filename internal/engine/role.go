@@ -6,7 +6,8 @@ import "fmt"
 // [RoleAggregated] is absent.
 type Role string
 
-// The roles. In this version only aggregated and decode workers are sent requests, each of them whole ones.
+// The roles. In this version only aggregated and decode workers are sent requests, each of them whole ones; they ask
+// encode workers.
 const (
 	// RoleAggregated is prefill and decode on one worker.
 	RoleAggregated Role = ""
@@ -52,17 +53,17 @@ func (r Role) isKnown() bool {
 	return false
 }
 
-// unusedRoleText says what a worker of a role without requests does in this version.
-const unusedRoleText = "role %s serves nothing in this version"
-
-// UnusedRoleWarning returns the warning about a worker whose role serves nothing in this version; ok is false
-// for a worker which is sent requests.
-func (r Role) UnusedRoleWarning() (w Warning, ok bool) {
-	if r.TakesRequests() {
+// UnusedRoleWarning returns the warning about a worker of this card whose role serves nothing; ok is false for a
+// worker which is sent requests, and for one which encodes media for others.
+func (c *Card) UnusedRoleWarning() (w Warning, ok bool) {
+	w = Warning{Code: WarnRoleUnused, Remedy: "start it with --role aggregated to have it serve requests"}
+	switch {
+	case c.Role == RoleEncode && c.Encoder == "":
+		w.Detail = "role encode serves nothing with this engine, which encodes no media for others: nothing is sent to the worker"
+	case c.Role == RolePrefill:
+		w.Detail = "role prefill serves nothing in this version: nothing is sent to the worker"
+	default:
 		return Warning{}, false
 	}
-	return Warning{
-		Code: WarnRoleUnused, Detail: fmt.Sprintf(unusedRoleText+": nothing is sent to the worker", r),
-		Remedy: "start it with --role aggregated to have it serve requests",
-	}, true
+	return w, true
 }

@@ -19,8 +19,12 @@ func TestRoleNames(t *testing.T) {
 		if err != nil || r != want.role || r.String() != name || r.TakesRequests() != want.takes {
 			t.Errorf("%s: role %q, takes requests %v, error %v", name, r, r.TakesRequests(), err)
 		}
-		if w, ok := r.UnusedRoleWarning(); ok == want.takes || ok != strings.Contains(w.Detail, "role "+name+" serves nothing in this version") {
-			t.Errorf("%s: warning %+v", name, w)
+		for _, encoder := range []string{"", "weights"} {
+			c := Card{Role: r, Encoder: encoder}
+			unused := r == RolePrefill || r == RoleEncode && encoder == ""
+			if w, ok := c.UnusedRoleWarning(); ok != unused || ok != strings.Contains(w.Detail, "role "+name+" serves nothing") || ok != (w.Code == WarnRoleUnused) {
+				t.Errorf("%s with encoder %q: warning %+v", name, encoder, w)
+			}
 		}
 	}
 	for _, name := range []string{"", "Prefill", "worker", "router"} {

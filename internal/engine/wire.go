@@ -140,6 +140,7 @@ const (
 	deltaCached
 	deltaFinish
 	deltaHandoff
+	deltaFailures
 )
 
 // AppendDelta appends the encoding of d to dst. It allocates only if dst must
@@ -147,6 +148,9 @@ const (
 // take 1.7 times as long.
 func AppendDelta(dst []byte, d *Delta) []byte {
 	dst = append(dst, wireVersion)
+	if len(d.Failures) > 0 {
+		return appendFailedObjects(dst, d)
+	}
 	dst = appendUint(dst, deltaAttempt, uint64(d.Attempt))
 	dst = appendBool(dst, deltaAccepted, d.Accepted)
 	dst = appendInt(dst, deltaChoice, d.Choice)
@@ -191,6 +195,8 @@ func DecodeDelta(b []byte, d *Delta) error {
 			d.Finish = Finish(r.readUint8())
 		case deltaHandoff:
 			d.Handoff = r.readHandoff()
+		case deltaFailures:
+			r.readFailures(d)
 		default:
 			r.skipField()
 		}

@@ -136,7 +136,7 @@ func TestRequestRoundTrip(t *testing.T) {
 }
 
 func TestDeltaRoundTrip(t *testing.T) {
-	for _, want := range []*Delta{{}, fullDelta()} {
+	for _, want := range []*Delta{{}, fullDelta(), refusedDelta()} {
 		target := fullDelta()
 		if err := DecodeDelta(AppendDelta(nil, want), target); err != nil {
 			t.Fatal(err)
@@ -362,6 +362,7 @@ func FuzzDecodeDelta(f *testing.F) {
 	fixturetest.AddCorpus(f)
 	f.Add(AppendDelta(nil, fullDelta()))
 	f.Add(AppendDelta(nil, &Delta{}))
+	f.Add(AppendDelta(nil, refusedDelta()))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var d, again Delta
 		if DecodeDelta(b, &d) != nil {

@@ -73,6 +73,7 @@ func (r *EncodeRequest) codeFields(c *wireCodec) {
 	c.codeStringUpTo(5, &r.Encoder, maxEncoder)
 	c.codeBool(6, &r.Inline)
 	c.codeObjects(7, &r.Objects, legVersion)
+	c.codeBool(8, &r.CachedOnly)
 }
 
 // AppendEncoded appends the encoding of e to dst.
@@ -98,8 +99,13 @@ func (e *Encoded) codeFields(c *wireCodec) {
 	c.codeUint32(1, &e.Attempt)
 	c.codeInt(2, &e.Object)
 	c.codeBool(3, &e.Cached)
-	if found := c.codeRows(4, &e.Rows); c.decoding {
-		c.in.failUnless(found && e.Object >= 0 && e.Object < MaxObjects)
+	rows := !c.decoding && len(e.Handoff) == 0
+	if rows || c.decoding {
+		rows = c.codeRows(4, &e.Rows)
+	}
+	c.codeInt(5, &e.Load)
+	if c.codeBytesUpTo(6, &e.Handoff, MaxOpaque); c.decoding {
+		c.in.failUnless(rows == (len(e.Handoff) == 0) && e.Object >= 0 && e.Object < MaxObjects && e.Load >= 0)
 	}
 }
 

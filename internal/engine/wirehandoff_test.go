@@ -74,6 +74,9 @@ func fullFetched() *Fetched {
 // legMessages returns the messages of legVersion with their codecs, for the tests of all messages.
 func legMessages() map[string]message {
 	delta := &Delta{Attempt: 1, Finish: FinishLength, Handoff: fullHandoff()}
+	cachedOnly := &EncodeRequest{ID: "r1", Attempt: 1, Model: "m", Objects: fullObjects()[:1], CachedOnly: true}
+	loaded := &Encoded{Attempt: 1, Rows: *handleRows(), Load: 3}
+	handedOff := &Encoded{Attempt: 1, Object: 2, Cached: true, Load: 1, Handoff: []byte(`{"ab":{"item_indices":[0]}}`)}
 	return map[string]message{
 		"request-leg": {
 			legRequest(), func(b []byte) (any, error) { got := new(Request); return got, DecodeRequest(b, got) },
@@ -90,6 +93,18 @@ func legMessages() map[string]message {
 		"encoded": {
 			fullEncoded(), func(b []byte) (any, error) { got := new(Encoded); return got, DecodeEncoded(b, got) },
 			func() []byte { return AppendEncoded(nil, fullEncoded()) },
+		},
+		"encode-cached": {
+			cachedOnly, func(b []byte) (any, error) { got := new(EncodeRequest); return got, DecodeEncodeRequest(b, got) },
+			func() []byte { return AppendEncodeRequest(nil, cachedOnly) },
+		},
+		"encoded-load": {
+			loaded, func(b []byte) (any, error) { got := new(Encoded); return got, DecodeEncoded(b, got) },
+			func() []byte { return AppendEncoded(nil, loaded) },
+		},
+		"encoded-handoff": {
+			handedOff, func(b []byte) (any, error) { got := new(Encoded); return got, DecodeEncoded(b, got) },
+			func() []byte { return AppendEncoded(nil, handedOff) },
 		},
 		"prefill": {
 			fullPrefill(), func(b []byte) (any, error) { got := new(PrefillRequest); return got, DecodePrefillRequest(b, got) },
@@ -183,6 +198,10 @@ func TestMalformedLegMessages(t *testing.T) {
 		"a long fingerprint": rows(func(r *media.EncoderRows) { r.Encoder = strings.Repeat("e", maxEncoder+1) }),
 		"object 256":         appendInt([]byte{legVersion}, 2, MaxObjects),
 		"object -1":          appendInt([]byte{legVersion}, 2, -1),
+		"a load of -1":       appendInt(rows(func(*media.EncoderRows) {}), 5, -1),
+		"rows and a handoff": appendString(rows(func(*media.EncoderRows) {}), 6, "{}"),
+		"an empty handoff":   field(6, nil),
+		"a large handoff":    field(6, make([]byte, MaxOpaque+1)),
 	} {
 		if err := DecodeEncoded(b, new(Encoded)); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("encoded, %s: %v", name, err)
@@ -260,9 +279,10 @@ func changed[T any](v *T, change func(*T)) *T {
 func TestLegMessageBytes(t *testing.T) {
 	all := documentedMessages(t)
 	for name, b := range map[string][]byte{
-		"handoff": AppendDelta(nil, &Delta{Attempt: 1, Finish: FinishLength, Handoff: &Handoff{Opaque: []byte(`{"a":1}`)}}),
-		"encode":  AppendEncodeRequest(nil, &EncodeRequest{ID: "r1", Attempt: 1, Model: "m", Objects: []media.Object{{Kind: media.Image}}}),
-		"encoded": AppendEncoded(nil, &Encoded{Attempt: 1, Rows: media.EncoderRows{Shape: []int{1, 2}, Type: media.Float16, Data: []byte{1, 2, 3, 4}}}),
+		"handoff":                AppendDelta(nil, &Delta{Attempt: 1, Finish: FinishLength, Handoff: &Handoff{Opaque: []byte(`{"a":1}`)}}),
+		"encode":                 AppendEncodeRequest(nil, &EncodeRequest{ID: "r1", Attempt: 1, Model: "m", Objects: []media.Object{{Kind: media.Image}}}),
+		"encoded":                AppendEncoded(nil, &Encoded{Attempt: 1, Rows: media.EncoderRows{Shape: []int{1, 2}, Type: media.Float16, Data: []byte{1, 2, 3, 4}}}),
+		"encoded with a handoff": AppendEncoded(nil, &Encoded{Attempt: 1, Handoff: []byte(`{"a":{}}`)}),
 		"prefill": AppendPrefillRequest(nil, &PrefillRequest{
 			ID: "r1", Attempt: 1, Model: "m", Decode: kv.Worker{ID: 7}, Epoch: 3, Addr: "a:1", Handle: []byte{5}, Tokens: 3,
 			Into: BlockHandoff{Worker: kv.Worker{ID: 7}, Epoch: 3, End: 3, Layout: KVLayout{BlockSize: 16, BlockBytes: 64, Type: media.Float32}},

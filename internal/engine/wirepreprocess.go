@@ -3,6 +3,7 @@ package engine
 import (
 	"slices"
 
+	"penstock/core/encode"
 	"penstock/core/fault"
 	"penstock/core/media"
 )
@@ -103,6 +104,9 @@ func (p *Preprocessed) codeFields(c *wireCodec, more *bool) {
 	c.codeDigests(6, p.Media)
 	c.codeObjects(7, &p.Objects, wireVersion)
 	c.codeRefusal(8, &p.TextOnly, &p.TextOnlyError)
+	codeUint8(c, 11, &p.FailureKind)
+	p.FailureKind = knownFailure(p.FailureKind)
+	c.in.failUnless(!c.decoding || p.FailureKind == encode.NotFailed || p.TextOnly != media.NoReason)
 }
 
 // codeRefusal codes why the media were not resolved: the reason, then the message and the parameter of the

@@ -58,6 +58,9 @@ type Config struct {
 	// ProcessorArgs are the engine's arguments to its media processor (--mm-processor-kwargs): a JSON object;
 	// "" for none.
 	ProcessorArgs string
+	// ECRole is vLLM's part in the transfer of encoder outputs, which are files in the directory ECStore.
+	ECRole  ECRole
+	ECStore string
 	// Models are the served names, the first the model's own; the card's by default.
 	Models []string
 	// Root is the model's root in /v1/models; the first name by default.
@@ -188,6 +191,7 @@ func (c *Config) checkFields() error {
 	report(c.BufferSteps >= 1 && c.BufferSteps <= 1<<20, "%d batches kept for replay; it must be 1 to %d", c.BufferSteps, 1<<20)
 	report(c.Slots >= 1 && c.Slots <= 4096, "%d slots; it must be 1 to 4096", c.Slots)
 	report(c.ProcessorArgs == "" || json.Valid([]byte(c.ProcessorArgs)), "the arguments of the processor are no JSON object: %.40q", c.ProcessorArgs)
+	c.checkEC(report)
 	report(c.KVReplay == "" || c.KVEvents != "", "there is replay of events, and no events")
 	for i, f := range c.Faults {
 		if err := f.Validate(); err != nil {

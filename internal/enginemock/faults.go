@@ -48,6 +48,10 @@ const (
 	FaultNoReplay FaultKind = "no_replay"
 	// FaultFeatures answers tokens with processed media with Status (500), as a vLLM that cannot read them.
 	FaultFeatures FaultKind = "features"
+	// FaultEncodings answers requests that name encoder outputs with status 500 before the first token, as a vLLM
+	// which cannot get them. FaultLostEncoding loses the output which a producer has just announced.
+	FaultEncodings    FaultKind = "encodings"
+	FaultLostEncoding FaultKind = "lost_encoding"
 	// FaultSalts reuses blocks across cache salts: it ignores the salts of requests, and llama.cpp's
 	// cache_prompt.
 	FaultSalts FaultKind = "ignore_salts"
@@ -57,7 +61,7 @@ const (
 func FaultKinds() []FaultKind {
 	return []FaultKind{
 		FaultStall, FaultError, FaultStreamError, FaultDisconnect, FaultDropEvents, FaultGarbleEvents, FaultGap, FaultLimit,
-		FaultDrip, FaultSlowMetrics, FaultBlockSize, FaultNoCached, FaultReset, FaultLoading, FaultNoReplay, FaultFeatures, FaultSalts,
+		FaultDrip, FaultSlowMetrics, FaultBlockSize, FaultNoCached, FaultReset, FaultLoading, FaultNoReplay, FaultFeatures, FaultEncodings, FaultLostEncoding, FaultSalts,
 	}
 }
 

@@ -282,7 +282,9 @@ func (s *Server) getState(w http.ResponseWriter, _ *http.Request) {
 		f.mu.Unlock()
 	}
 	s.mu.Lock()
+	of := s.mu.encoded.stats
+	encodings := object{"encoded": of.Encoded, "loaded": of.Loaded, "missing": of.Missing, "unknown": of.Unknown}
 	transfers := object{"sent": s.mu.sent, "received": s.mu.received, "missed": s.mu.missed}
 	s.mu.Unlock()
-	writeJSON(w, http.StatusOK, object{"dialect": s.cfg.Dialect, "ranks": ranks, "leases": s.countLeases(), "transfers": transfers, "processed": s.Processed()})
+	writeJSON(w, http.StatusOK, object{"dialect": s.cfg.Dialect, "ranks": ranks, "leases": s.countLeases(), "transfers": transfers, "processed": s.Processed(), "encodings": encodings})
 }

@@ -97,6 +97,7 @@ type promptMedia struct {
 	pad  kv.Token // fills its positions in a prompt
 	// shown is the token which events show in its place.
 	shown kv.Token
+	grid  [3]int // of patches
 }
 
 // maxRemembered bounds the objects whose sizes are remembered by name.
@@ -137,7 +138,7 @@ func (s *Server) expandMedia(ctx context.Context, p *prompt, want []mediaRef, ha
 		if s.dialect.showMedia != nil {
 			shown = s.dialect.showMedia(s, pad, hash)
 		}
-		p.objects = append(p.objects, promptMedia{id: id, kind: w.kind, pad: pad, shown: shown})
+		p.objects = append(p.objects, promptMedia{id: id, kind: w.kind, pad: pad, shown: shown, grid: l.Grid})
 	}
 	tokens, places, err := media.ExpandPrompt(nil, nil, p.tokens, f.Placeholders(), placed, media.MaxExpanded)
 	if err != nil {
@@ -394,7 +395,10 @@ func (s *Server) checkFeatures(w http.ResponseWriter, g *generateRequest) bool {
 }
 
 // refuseDataless answers features without the data of an object that is in no cache.
-func (s *Server) refuseDataless(w http.ResponseWriter, stream bool) {
+func (s *Server) refuseDataless(w http.ResponseWriter, stream bool) { s.failRequest(w, stream) }
+
+// failRequest answers as vLLM does to a request which fails before its first token.
+func (s *Server) failRequest(w http.ResponseWriter, stream bool) {
 	const status, message = http.StatusInternalServerError, "Internal server error"
 	if !stream {
 		s.refuseRequest(w, status, message)

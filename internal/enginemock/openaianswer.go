@@ -24,6 +24,13 @@ func (s *Server) serveOpenAI(chat bool) http.HandlerFunc {
 			s.writeError(w, err)
 			return
 		}
+		if !s.readiesMedia(w, c) {
+			return
+		}
+		if s.generatesNothing() {
+			s.answerNothing(w, c)
+			return
+		}
 		s.serveCall(w, r, c, f, func(ctx context.Context, a *answer) {
 			if q.Stream {
 				s.streamAnswer(ctx, w, c, a)

@@ -46,7 +46,8 @@ type Server struct {
 		live     map[string]context.CancelFunc
 		// remembered are the media objects which the processor has cached by name.
 		remembered map[string]mediaInfo
-		processed  int               // requests whose media another server had processed
+		processed  int // requests whose media another server had processed
+		encoded    encoderCache
 		leases     map[string]*lease // of blocks which prefills keep for a decode
 		leased     chan struct{}     // closed when a lease is added
 		// Transfers of blocks: to other instances, to this one, and those which this one did not get.
@@ -71,6 +72,7 @@ func New(cfg Config) (*Server, error) {
 	s.mu.conns = map[net.Conn]struct{}{}
 	s.mu.live = map[string]context.CancelFunc{}
 	s.mu.remembered = map[string]mediaInfo{}
+	s.mu.encoded = cfg.newEncoderCache()
 	s.mu.unloaded, s.mu.loads = map[string]Adapter{}, map[string]int{}
 	s.mu.leases, s.mu.leased = map[string]*lease{}, make(chan struct{})
 	s.mu.adapters = slices.Clone(cfg.Adapters)
@@ -286,6 +288,7 @@ func (s *Server) restartEngines(ctx context.Context) error {
 		r.startInstance(ctx, eng, s.failRun)
 	}
 	s.stats.resetCounters()
+	s.ForgetEncoded()
 	if s.slots != nil {
 		s.slots.eraseAll()
 	}

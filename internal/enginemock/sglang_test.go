@@ -153,6 +153,32 @@ func TestSGLangStarts(t *testing.T) {
 	}
 }
 
+// TestSGLangLoads: /v1/loads has the sum of the ranks in old releases alone, and health requests /ready in new
+// ones alone.
+func TestSGLangLoads(t *testing.T) {
+	for version, c := range map[string]struct {
+		sums  bool
+		ready int
+	}{"0.5.9": {true, 404}, "0.5.17": {false, 404}, "0.5.23": {false, 200}} {
+		s := start(t, enginemock.Config{Dialect: enginemock.SGLang, EngineVersion: version, Seed: 3})
+		status, _, body := ask(t, s, "GET", "/v1/loads", "")
+		if status != http.StatusOK {
+			t.Fatal(status, body)
+		}
+		loads := decoded(t, body)
+		rank := at(t, loads, "loads").([]any)[0].(map[string]any)
+		_, sums := loads["aggregate"]
+		_, total := rank["num_total_reqs"]
+		_, tokens := rank["num_total_tokens"]
+		if sums != c.sums || total != c.sums || tokens == c.sums {
+			t.Errorf("%s: %s", version, body)
+		}
+		if status, _, _ := ask(t, s, "GET", "/ready", ""); status != c.ready {
+			t.Errorf("%s: /ready is %d, want %d", version, status, c.ready)
+		}
+	}
+}
+
 // TestSGLangTextParts: text parts of a message are joined with spaces.
 func TestSGLangTextParts(t *testing.T) {
 	s := start(t, enginemock.Config{Dialect: enginemock.SGLang, Pipe: withTemplate(t), Seed: 3})

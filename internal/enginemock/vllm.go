@@ -54,9 +54,7 @@ func (s *Server) addVLLMWhole(c *apiCall, out object, reason string, u *usage) {
 // addTransfer adds the parameters of transfers of the KV cache and of encoder outputs.
 func (s *Server) addTransfer(c *apiCall, out object, reason string, u *usage) {
 	out["kv_transfer_params"] = s.nixlAnswer(c, reason, u.cached)
-	if raw := nilIfNull(c.request.ECTransfer); raw != nil {
-		out["ec_transfer_params"] = json.RawMessage(raw)
-	}
+	out["ec_transfer_params"] = s.ecAnswer(c)
 }
 
 // vllmFields are the adapter's name, the extra keys unless they are off, and in maps of the newer vLLM the cache
@@ -444,6 +442,14 @@ func (s *Server) vllmGenerate(w http.ResponseWriter, r *http.Request) {
 		s.writeError(w, err)
 		return
 	}
+	if !s.readiesMedia(w, c) {
+		return
+	}
+	if s.generatesNothing() {
+		choice := object{"index": 0, "logprobs": nil, "finish_reason": reasonStop, "token_ids": []int{}}
+		writeJSON(w, http.StatusOK, object{"request_id": c.id, "choices": []object{choice}, "prompt_logprobs": nil, "kv_transfer_params": nil, "ec_transfer_params": s.ecAnswer(c)})
+		return
+	}
 	s.serveCall(w, r, c, f, func(ctx context.Context, a *answer) {
 		if g.Stream {
 			s.streamTokens(ctx, w, &g, c, a)
@@ -548,8 +554,11 @@ func (s *Server) vllmMetrics(p *metricsPage, rank int, t *rankCounters, load eng
 	running := strings.Join(sortedKeys(t.adapters), ",")
 	most := max(len(s.loadedAdapters()), 1)
 	p.addSample("gauge", "vllm:lora_requests_info", formatLabel("max_lora", strconv.Itoa(most))+","+formatLabel("running_lora_adapters", running)+","+formatLabel("waiting_lora_adapters", ""), float64(time.Now().UnixMicro())/1e6)
-	size := s.reportedBlockSize()
-	p.addSample("gauge", "vllm:cache_config_info", formatLabel("block_size", strconv.Itoa(size))+","+formatLabel("cache_dtype", "auto")+","+formatLabel("enable_prefix_caching", "True")+","+
+	size, caching := s.reportedBlockSize(), "True"
+	if s.generatesNothing() {
+		caching = "False"
+	}
+	p.addSample("gauge", "vllm:cache_config_info", formatLabel("block_size", strconv.Itoa(size))+","+formatLabel("cache_dtype", "auto")+","+formatLabel("enable_prefix_caching", caching)+","+
 		formatLabel("engine", strconv.Itoa(rank))+","+formatLabel("num_gpu_blocks", strconv.Itoa(load.TotalBlocks))+","+formatLabel("prefix_caching_hash_algo", "sha256"), 1)
 	s.mu.Lock()
 	asleep := s.mu.asleep

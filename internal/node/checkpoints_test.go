@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -115,8 +116,8 @@ func pictureURL(t *testing.T, w, h int) string {
 }
 
 // TestCheckpointsOfTransformers: in front of a running engine, a checkpoint is served as transformers writes
-// it, though the built-in engine could compute few of them. The pictures of families which are counted take
-// part in routing.
+// it, though the built-in engine could compute few of them, whether it is named or the engine says where it is.
+// The pictures of families which are counted take part in routing.
 func TestCheckpointsOfTransformers(t *testing.T) {
 	entries, err := os.ReadDir(checkpoints)
 	if err != nil {
@@ -142,6 +143,10 @@ func TestCheckpointsOfTransformers(t *testing.T) {
 				t.Errorf("it is served as %+v", status)
 			}
 			answerFrom(t, ready.URL, "m")
+			unnamed, _ := startUp(t, "ENGINE=vllm="+sim.URL+",events="+sim.KVEvents)
+			if status := unnamed.Engines[0]; status.Tokenizer != dir || !status.Chat {
+				t.Errorf("without --model-path it is served as %+v", status)
+			}
 			if status, _, body := postChat(t, ready.URL); status != http.StatusOK {
 				t.Errorf("a text: %d %s", status, body)
 			}
@@ -178,6 +183,44 @@ func TestCheckpointsOfTransformers(t *testing.T) {
 	}
 	if count < 24 {
 		t.Errorf("there are %d checkpoints", count)
+	}
+}
+
+// TestCheckpointOfEachFamily: there is a checkpoint of each family which docs/media-tokens.md names.
+func TestCheckpointOfEachFamily(t *testing.T) {
+	have := map[string]bool{}
+	configs, err := filepath.Glob(filepath.Join(checkpoints, "*", "config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range configs {
+		var c struct {
+			Type string `json:"model_type"`
+		}
+		if b, err := os.ReadFile(path); err != nil || json.Unmarshal(b, &c) != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		have[c.Type] = true
+	}
+	page, err := os.ReadFile("../../docs/media-tokens.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"gemma3n", "gemma4", "olmo3"}
+	for line := range strings.Lines(string(page)) {
+		if types, ok := strings.CutPrefix(line, "* `model_type`: "); ok {
+			for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(types, -1) {
+				want = append(want, m[1])
+			}
+		}
+	}
+	if len(want) < 20 {
+		t.Errorf("the page names %d families", len(want)-3)
+	}
+	for _, family := range want {
+		if !have[family] {
+			t.Errorf("there is no checkpoint of %s", family)
+		}
 	}
 }
 

@@ -103,7 +103,7 @@ func (p *process) newFrontend(r *router.Router, s *mediaResolver) (*frontend.Fro
 		IdleTimeout: time.Duration(p.cfg.HTTP.IdleTimeout), MaxHeaderBytes: p.cfg.HTTP.MaxHeaderBytes,
 		OpenMetrics: p.cfg.HTTP.MetricsAccess == config.AccessOpen,
 		KeepAlive:   time.Duration(p.cfg.HTTP.SSEKeepAlive),
-		Preprocess:  frontend.Preprocess(p.cfg.Engine.Preprocess),
+		Preprocess:  frontend.Preprocess(p.cfg.Engine.Preprocess), PromptWait: time.Duration(p.cfg.Router.PromptWait),
 		// Other modes use no cache state, whatever the workers report.
 		IgnoresCaches: !route.Mode(p.cfg.Router.Mode).UsesCaches(),
 	}, frontend.Deps{

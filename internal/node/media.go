@@ -63,7 +63,7 @@ func mediaFiles(cfg *config.Loaded, fetcher *fetch.Fetcher) resolve.Source {
 // lenderAddr is the address at which a process lends media: a router's own is that of its calls.
 func lenderAddr(p *process) string {
 	host, port, err := net.SplitHostPort(p.planes.Addr)
-	if err != nil || port == "0" || !p.cfg.Command.ServesCalls() {
+	if err != nil || port == "0" || p.cfg.Command != config.Router {
 		return p.planes.Addr
 	}
 	return net.JoinHostPort(host, "0")

@@ -14,10 +14,13 @@ import (
 	"time"
 
 	"penstock/internal/enginemock/enginemocktest"
+	"penstock/internal/fixturetest"
 	"penstock/internal/node/engines"
 
 	"penstock/core/media"
 	"penstock/internal/backoff"
+	"penstock/internal/config"
+	"penstock/internal/doctor"
 	"penstock/internal/edge/prep/chat"
 	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
@@ -90,8 +93,8 @@ func getJSON(t *testing.T, url string, v any) {
 }
 
 // TestMediaCountsDiffer: an engine whose media tokens differ from the counts here is detected when it starts,
-// for each known kind of difference. It is reported with a remedy, and the kind is routed by text from then
-// on. Without a difference nothing is reported.
+// for each known kind of difference. It is reported with a remedy, by /health, among the workers and by the
+// doctor, and the kind is routed by text from then on. Without a difference nothing is reported.
 func TestMediaCountsDiffer(t *testing.T) {
 	off := func(of func(*enginemock.Features) *enginemock.Switch) func(*enginemock.Config) {
 		return func(c *enginemock.Config) { *of(&c.Features) = enginemock.Off }
@@ -162,6 +165,14 @@ func TestMediaCountsDiffer(t *testing.T) {
 				if said := e.Warnings[w].Detail + e.Warnings[w].Remedy; !strings.Contains(said, e.MediaChecks[i].Sample) || !strings.Contains(said, c.kind+" are routed") || !strings.Contains(said, "mm-processor-kwargs=") || len(said) > 400 {
 					t.Errorf("it says %q", said)
 				}
+				if c.kind == "audio" { // one kind shows that the workers' reports have it, which takes a moment
+					waitFor(t, func() bool {
+						return slices.ContainsFunc(warningsIn(t, r.URL), func(w engine.Warning) bool {
+							return w.Code == engine.WarnMediaCounts && strings.Contains(w.Detail, c.sample)
+						})
+					})
+					wantFinding(t, doctor.Examination{Server: r.URL}, engine.WarnMediaCounts, c.sample)
+				}
 				showsRoutedByText(t, r.URL, c.kind)
 				if err := backoff.Poll(t.Context(), time.Millisecond, func() bool { return strings.Contains(log.String(), "media_counts_differ") }); err != nil {
 					t.Errorf("the log does not say it: %s", log)
@@ -174,12 +185,80 @@ func TestMediaCountsDiffer(t *testing.T) {
 	}
 }
 
+// TestMediaCountsDifferOfEngines: the counts of engines without an endpoint that renders are compared, too.
+func TestMediaCountsDifferOfEngines(t *testing.T) {
+	for _, c := range []struct {
+		dialect  enginemock.Dialect
+		args     string // with which the engine calls its processor
+		spec     string
+		reported bool
+	}{
+		{enginemock.SGLang, "", "", false},
+		{enginemock.SGLang, `{"max_pixels":50176}`, "", true},
+		{enginemock.TRTLLM, "", ",media=image,media-keys=uuid", false},
+		{enginemock.TRTLLM, `{"max_pixels":50176}`, ",media=image,media-keys=uuid", true},
+		{enginemock.LlamaCPP, "", ",media=image,media-keys=uuid", false},
+		{enginemock.LlamaCPP, `{"max_pixels":50176}`, ",media=image,media-keys=uuid", true},
+	} {
+		t.Run(fmt.Sprint(c.dialect, c.args, c.spec), func(t *testing.T) {
+			dir := exportMediaModel(t, "qwen2_vl")
+			spec, _ := enginemocktest.StartEngineMock(t, c.dialect, dir, func(m *enginemock.Config) { m.ProcessorArgs = c.args })
+			r, _ := startUp(t, "MODEL_PATH="+dir, "ENGINE="+spec+c.spec)
+			e := checkedEngine(t, r.URL)
+			for _, m := range e.MediaChecks {
+				if m.Kind == "image" && m.Unchecked != "" {
+					t.Errorf("%+v", m)
+				}
+			}
+			if slices.ContainsFunc(e.MediaChecks, func(m engine.MediaCheck) bool { return m.Differs() }) != c.reported {
+				t.Errorf("%+v", e.MediaChecks)
+			}
+			if slices.ContainsFunc(e.Warnings, func(w engine.Warning) bool { return w.Code == engine.WarnMediaCounts }) != c.reported {
+				t.Errorf("%+v", e.Warnings)
+			}
+		})
+	}
+}
+
+// TestDoctorAsksEngines: the doctor waits for what its adapter asks an engine before a process serves with it:
+// how it counts media, and whether it keeps cache salts apart.
+func TestDoctorAsksEngines(t *testing.T) {
+	for _, c := range []struct {
+		dialect      enginemock.Dialect
+		change       func(*enginemock.Config)
+		code, detail string
+	}{
+		{enginemock.VLLM, func(m *enginemock.Config) { m.ProcessorArgs = `{"max_pixels":50176}` }, engine.WarnMediaCounts, "a picture of 1344 by 1008 pixels"},
+		{enginemock.VLLM, ignoreSalts, engine.WarnSaltsRefused, "it reuses for one salt what it cached for another"},
+		{enginemock.SGLang, ignoreSalts, engine.WarnSaltsRefused, "it reuses for one salt what it cached for another"},
+		{enginemock.SGLang, func(m *enginemock.Config) { m.EngineVersion = "0.5.9" }, engine.WarnSaltsRefused, "it reuses for one salt what it cached for another"},
+		{enginemock.LlamaCPP, func(m *enginemock.Config) { ignoreSalts(m); m.Slots = 1 }, engine.WarnSaltsRefused, "it reuses for one salt what it cached for another"},
+	} {
+		spec, _ := enginemocktest.StartEngineMock(t, c.dialect, exportMediaModel(t, "qwen2_vl"), c.change)
+		wantFinding(t, doctor.Examination{Config: enginemocktest.LoadSettings(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "ENGINE="+spec)}, c.code, c.detail)
+	}
+}
+
+func ignoreSalts(m *enginemock.Config) {
+	m.Faults = append(m.Faults, enginemock.Fault{Kind: enginemock.FaultSalts})
+}
+
+// wantFinding requires that the doctor warns of code, with detail and a remedy.
+func wantFinding(t *testing.T, of doctor.Examination, code, detail string) {
+	t.Helper()
+	all := doctor.Examine(t.Context(), of)
+	if !slices.ContainsFunc(all, func(f doctor.Finding) bool {
+		return strings.HasPrefix(f.Check, code) && f.Status == doctor.CheckWarn && strings.Contains(f.Detail, detail) && f.Remedy != ""
+	}) {
+		t.Errorf("the doctor does not find %s: %+v", code, all)
+	}
+}
+
 // showsRoutedByText waits until a request with an object of a kind is routed by its text, for that reason.
 func showsRoutedByText(t *testing.T, url, kind string) {
 	t.Helper()
 	body := fmt.Sprintf(`{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[%s]}]}`, samplePart(kind))
-	end := time.Now().Add(10 * time.Second)
-	for time.Now().Before(end) {
+	for end := time.Now().Add(fixturetest.TimeLeft(t)); time.Now().Before(end); {
 		resp, err := http.Post(url+"/v1/chat/completions", "application/json", strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)

@@ -81,7 +81,7 @@ func (s *modelMediaResolver) Preprocess(ctx context.Context, req *engine.Preproc
 	}
 	defer p.Free()
 	return &engine.Preprocessed{
-		Attempt: req.Attempt, Tokens: p.Tokens, Media: p.Media, Objects: identitiesOf(p.Objects), TextOnly: p.TextOnlyReason, TextOnlyError: p.TextOnlyError,
+		Attempt: req.Attempt, Tokens: p.Tokens, Media: p.Media, Objects: identitiesOf(p.Objects), TextOnly: p.TextOnlyReason, TextOnlyError: p.TextOnlyError, FailureKind: p.FailureKind,
 	}, nil
 }
 
@@ -129,7 +129,7 @@ func identitiesOf(objects []media.Object) []media.Object {
 	return all
 }
 
-// Attach implements relay.Sight. It attaches all decoded objects or none: an engine that fetches one of them
+// Attach implements routerproxy.MediaResolver. It attaches all decoded objects or none: an engine that fetches one of them
 // may fetch the others.
 func (s *modelMediaResolver) Attach(ctx context.Context, objects []media.Object) ([]media.Object, func()) {
 	none := func() {}

@@ -17,11 +17,14 @@ import (
 	"penstock/internal/config"
 	"penstock/internal/edge/prep"
 	"penstock/internal/edge/prep/chat"
+	"penstock/internal/embregion"
 	"penstock/internal/engine"
+	"penstock/internal/holders"
 	"penstock/internal/media/fetch"
 	"penstock/internal/obs"
 	"penstock/internal/obs/otlp"
 	"penstock/internal/serve/bulk"
+	"penstock/internal/serve/encoder"
 )
 
 // readyTimeout bounds the time from start to readiness. Loading a checkpoint is not part of it.
@@ -39,6 +42,11 @@ type process struct {
 	planes        *planes.Set
 	fetcher       *fetch.Fetcher           // of media; nil if this process resolves none
 	borrower      *bulk.Fetcher            // of what other processes lend; nil if engines take nothing from them
+	lender        *bulk.Handles            // of the rows of encoded media; nil if no worker here encodes for others
+	encoders      *encoder.Coordinator     // asks encode workers; nil if no engine here shows media to a model
+	holders       *holders.Directory       // what encode workers have; nil if none are asked
+	regions       *embregion.Readers       // read embedding caches of other workers of the host; nil if none are read
+	tiers         *embeddingTiers          // of the embedding cache, below memory; nil if there are none
 	model         *engines.LocalModel      // nil unless engines run here
 	remoteEngines *engines.Supervisor      // nil unless this process follows remote engines
 	supervision   engines.SupervisorConfig // for tests: replaces defaults of the supervisor
@@ -88,13 +96,13 @@ func runRole(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(
 		defer func() { err = errors.Join(err, p.fetcher.Close()) }()
 	}
 	if err = p.openAll(ctx); err != nil || ctx.Err() != nil {
-		err = errors.Join(err, p.planes.Close())
+		err = errors.Join(err, p.tiers.close(), p.planes.Close())
 		if ctx.Err() != nil {
 			return nil // stopped before it was ready
 		}
 		return err
 	}
-	defer func() { err = errors.Join(err, p.planes.Close()) }()
+	defer func() { err = errors.Join(err, p.closeRegion(), p.tiers.close(), p.planes.Close()) }()
 
 	limits := doctor.NewLimitMonitor(cfg, p.planes, p.log)
 	limits.LogAtStart(ctx)
@@ -108,6 +116,18 @@ func runRole(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(
 	stages.startStage(life, "limits", limits.RunChecks)
 	if p.borrower != nil {
 		stages.startStage(life, "bulk data", p.borrower.Run)
+	}
+	if p.tiers != nil {
+		stages.startStage(life, "embedding cache", p.tiers.Run)
+	}
+	if p.encoders != nil {
+		stages.startStage(life, "encode workers", p.encoders.Run, p.holders.Run)
+	}
+	if p.regions != nil {
+		stages.startStage(life, "embedding regions", p.regions.Run)
+	}
+	if o := p.ownRegion(); o != nil {
+		stages.startStage(life, "embedding region", o.Run)
 	}
 	p.endpoint.startReloading(life, stages, p.log)
 	r.startServices(life, stages)
@@ -132,7 +152,12 @@ func (p *process) openAll(ctx context.Context) error {
 	if p.cfg.Command.HasEngines() && !p.cfg.HasRemoteEngines() {
 		sources := engines.MediaSources{Files: mediaFiles(p.cfg, p.fetcher), Fetch: func(ctx context.Context, place string, size int) ([]byte, error) {
 			return p.borrower.Fetch(ctx, place, size) // there are requests only after openAll
-		}}
+		}, Remote: remoteEncoders{p}, Tracer: p.tracer}
+		p.shareEmbeddings(&sources)
+		if p.cfg.HasEmbeddingTiers() {
+			p.tiers = &embeddingTiers{}
+			sources.Tiers = p.tiers
+		}
 		opening.Go(func() { p.model, modelErr = engines.OpenLocal(ctx, p.cfg, sources) })
 	}
 	var err error
@@ -141,8 +166,11 @@ func (p *process) openAll(ctx context.Context) error {
 	if err := errors.Join(err, modelErr); err != nil || !p.cfg.Command.HasEngines() {
 		return err
 	}
+	if err := p.openTiers(); err != nil {
+		return err
+	}
 	p.borrower = bulk.NewFetcher(bulk.FetcherConfig{BulkOnly: onlyOnHost(p.cfg), Log: obs.Component(p.log, "worker")}, p.planes.RPC, p.planes.Bulk)
-	return nil
+	return p.openEncoders()
 }
 
 // logServing logs what announce tells the caller.

@@ -21,6 +21,7 @@ import (
 	"penstock/internal/backoff"
 	"penstock/internal/config"
 	"penstock/internal/engine"
+	"penstock/internal/fixturetest"
 )
 
 // openerOf opens the adapters of stubs.
@@ -34,7 +35,7 @@ func openerOf(s *enginemocktest.Stubs) engines.AdapterOpener {
 // once it is ready, or its error.
 func startUpWithStubs(t *testing.T, s *enginemocktest.Stubs, env ...string) (Ready, *enginemocktest.LogBuffer, error) {
 	t.Helper()
-	cfg := enginemocktest.LoadSettings(t, config.Up, append([]string{"ENGINE_WAIT=20s", "HTTP_ADDR=127.0.0.1:0"}, env...)...)
+	cfg := enginemocktest.LoadSettings(t, config.Up, append([]string{"HTTP_ADDR=127.0.0.1:0"}, env...)...)
 	ctx, cancel := context.WithCancel(context.Background())
 	log := &enginemocktest.LogBuffer{}
 	ready, ended := make(chan Ready, 1), make(chan error, 1)
@@ -200,7 +201,7 @@ func enginesIn(t *testing.T, url string) []engines.Status {
 // waitFor waits until ok reports true.
 func waitFor(t *testing.T, ok func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), readyTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), fixturetest.TimeLeft(t))
 	defer cancel()
 	if err := backoff.Poll(ctx, time.Millisecond, ok); err != nil {
 		t.Fatal(err)
@@ -276,6 +277,23 @@ func TestNoEngineAnswers(t *testing.T) {
 	}
 }
 
+// TestEngineIsStillOpened: the error of a start says of an engine which answers that it is being opened.
+func TestEngineIsStillOpened(t *testing.T) {
+	a := enginemocktest.StartFakeEngine(t, "m", "")
+	cfg := enginemocktest.LoadSettings(t, config.Up, "ENGINE=vllm="+a.URL, "HTTP_ADDR=127.0.0.1:0", "ENGINE_WAIT=1s")
+	log := &enginemocktest.LogBuffer{}
+	err := runRole(t.Context(), cfg, log, func(p *process) role {
+		p.supervision.OpenAdapter = func(ctx context.Context, _ *config.RemoteEngine, _, _ int, _ string, _ *engines.RemoteModel, _ *slog.Logger) (engine.Engine, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		return newUpRole(p, func(Ready) {})
+	})
+	if want := "vllm=" + a.URL + ": it answers, and is still being opened"; !errors.Is(err, config.ErrNotReady) || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %q\n%s", err, want, log)
+	}
+}
+
 // TestEngineThatReturnsAsAnother: an engine which answers while its adapter considers it unreachable is
 // reopened.
 func TestEngineThatReturnsAsAnother(t *testing.T) {
@@ -287,7 +305,7 @@ func TestEngineThatReturnsAsAnother(t *testing.T) {
 			s.Problems = []engine.Warning{{Code: engine.WarnUnreachable, Detail: "another model"}}
 		}
 	}}
-	cfg := enginemocktest.LoadSettings(t, config.Up, "ENGINE=vllm="+a.URL, "HTTP_ADDR=127.0.0.1:0", "ENGINE_WAIT=20s")
+	cfg := enginemocktest.LoadSettings(t, config.Up, "ENGINE=vllm="+a.URL, "HTTP_ADDR=127.0.0.1:0")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	log, ended := &enginemocktest.LogBuffer{}, make(chan error, 1)

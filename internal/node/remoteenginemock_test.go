@@ -97,7 +97,7 @@ func knownBlocks(t *testing.T, url, prompt string) int {
 // ready.
 func startUp(t *testing.T, env ...string) (Ready, *enginemocktest.LogBuffer) {
 	t.Helper()
-	cfg := enginemocktest.LoadSettings(t, config.Up, append(env, "HTTP_ADDR=127.0.0.1:0", "ENGINE_WAIT=20s")...)
+	cfg := enginemocktest.LoadSettings(t, config.Up, append(env, "HTTP_ADDR=127.0.0.1:0")...)
 	ctx, cancel := context.WithCancel(context.Background())
 	log := &enginemocktest.LogBuffer{}
 	ready, ended := make(chan Ready, 1), make(chan error, 1)

@@ -118,7 +118,7 @@ func (r *routerRole) startServices(ctx context.Context, stages *stages) {
 	if r.mediaResolver != nil {
 		stages.startStage(ctx, "media", r.mediaResolver.lender.Run)
 	}
-	stages.startStage(ctx, "relay", runAfter(r.router.StatesReady(), r.proxy.Run))
+	stages.startStage(ctx, "router proxy", runAfter(r.router.StatesReady(), r.proxy.Run))
 }
 
 // awaitReady does not wait for workers: a router without workers waits for them while it serves.

@@ -22,6 +22,7 @@ import (
 	"penstock/core/kv"
 	"penstock/internal/config"
 	"penstock/internal/engine"
+	"penstock/internal/fixturetest"
 	"penstock/internal/obs"
 )
 
@@ -84,7 +85,7 @@ func testIndexIsTheTruth(t *testing.T, engine string) {
 	}
 	storm.Wait()
 
-	late := time.NewTimer(readyTimeout)
+	late := time.NewTimer(fixturetest.TimeLeft(t))
 	defer late.Stop()
 	look := time.NewTicker(10 * time.Millisecond)
 	defer look.Stop()

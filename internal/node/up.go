@@ -110,6 +110,10 @@ func (u *upRole) describeRemotes(r *Ready) {
 		if s.State != engines.StateServing {
 			continue
 		}
+		if s.Role != "" {
+			r.EncodeWorkers += len(s.Workers)
+			continue
+		}
 		r.Workers += len(s.Workers)
 		if r.Model == "" {
 			r.Model, r.Engine, r.Blocks, r.BlockSize, r.Chat, r.Media = s.Model, s.Kind, s.Blocks, s.BlockSize, s.Chat, s.Media

@@ -12,6 +12,7 @@ import (
 	"penstock/internal/enginemock/enginemocktest"
 
 	"penstock/internal/config"
+	"penstock/internal/fixturetest"
 	"penstock/internal/plane/natsd"
 	"penstock/internal/plane/natsd/natsdtest"
 )
@@ -61,7 +62,7 @@ func TestReadyWithin(t *testing.T) {
 
 // A process ends at a NATS server that is too old, as a failure and not as a timeout.
 func TestNATSTooOld(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // a process that does not end
+	ctx, cancel := context.WithTimeout(t.Context(), fixturetest.TimeLeft(t)) // a process that does not end
 	defer cancel()
 	for _, command := range []config.Command{config.Worker, config.Frontend, config.Router} {
 		cfg := enginemocktest.LoadSettings(t, command, "NATS="+natsdtest.ServeVersion(t, "2.9.10"), "HTTP_ADDR=127.0.0.1:0")

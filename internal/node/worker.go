@@ -19,6 +19,7 @@ import (
 	"penstock/internal/edge/readiness"
 	"penstock/internal/engine"
 	"penstock/internal/serve/worker"
+	"penstock/internal/zmtp"
 )
 
 // RunWorker runs one worker until ctx ends. It calls ready once, when the worker is registered and can be
@@ -48,11 +49,14 @@ func (w *workerRole) buildServices() error {
 		return err
 	}
 	w.registerEncoders()
+	if w.encoders != nil {
+		w.encoders.ExcludeWorker(w.id)
+	}
 	epoch, err := nextEpoch(w.cfg.DataDir, time.Now())
 	if err != nil {
 		return err
 	}
-	w.worker, err = w.newWorker(w.id, epoch, w.cfg.Fleet.Component, engines.WithPrompts(w.model.Engines[0], w.model.Pipe), worker.NewMetrics(w.metrics))
+	w.worker, err = w.newWorker(w.id, epoch, w.cfg.Fleet.Component, w.model.OfWorkers()[0], worker.NewMetrics(w.metrics))
 	return err
 }
 
@@ -139,8 +143,9 @@ func (w *workerRole) serveHealth(out http.ResponseWriter, _ *http.Request) {
 
 // registerEncoders registers the metrics of the local engines' media encoders, if they have any.
 func (p *process) registerEncoders() {
-	if p.cfg.EngineKind() == config.EngineTiny {
-		p.metrics.RegisterCollector(newEmbeddingMetrics(p.model.EncoderStats))
+	if p.model != nil {
+		p.metrics.RegisterCollector(newEmbeddingMetrics(p.model.EncoderStats, p.tiers.stats, p.regions))
+		p.metrics.RegisterCollector(newEncodeMetrics(p.model.EncodeStats))
 	}
 }
 
@@ -154,12 +159,15 @@ func (p *process) newWorkers() ([]*worker.Worker, error) {
 	metrics := worker.NewMetrics(p.metrics)
 	var all []*worker.Worker
 	roles := p.cfg.WorkerRoles()
-	for i, eng := range p.model.Engines {
+	for i, eng := range p.model.OfWorkers() {
 		// Small numbers: the workers of one process only need to differ from each other. A restart on the
 		// same data has a higher epoch.
 		cfg := p.workerConfig(kv.WorkerID(i+1), epoch, p.cfg.Fleet.Component)
-		cfg.Role = roles[i]
-		w, err := worker.New(cfg, engines.WithPrompts(eng, p.model.Pipe), p.workerPlanes(), metrics, p.log)
+		cfg.Role, cfg.Embeddings = roles[i], p.model.EmbeddingSource(i)
+		if i > 0 {
+			cfg.EmbeddingEvents = zmtp.Endpoint{} // the first one publishes what those which serve requests share
+		}
+		w, err := worker.New(cfg, eng, p.workerPlanes(), metrics, p.log)
 		if err != nil {
 			return nil, err
 		}
@@ -207,6 +215,13 @@ func (p *process) workerConfig(id kv.WorkerID, epoch uint64, component string) w
 	if p.cfg.Command == config.Worker {
 		cfg.Role = p.cfg.WorkerRoles()[0]
 	}
+	if p.model != nil {
+		cfg.Embeddings, cfg.Holder = p.model.EmbeddingSource(0), p.model.RowHolder()
+		cfg.EmbeddingEvents, _ = p.cfg.EmbeddingEndpoint() // it is valid
+		if o := p.ownRegion(); o != nil {
+			cfg.Region = o.Addr()
+		}
+	}
 	if p.cfg.Command.HasEngines() {
 		cfg.CanaryInterval, cfg.StallTimeout = (*time.Duration)(&p.cfg.Engine.CanaryInterval), time.Duration(p.cfg.Engine.StallTimeout)
 		cfg.ToolParser, cfg.ReasoningParser = parserName(p.cfg.Engine.ToolCallParser), parserName(p.cfg.Engine.ReasoningParser)
@@ -247,6 +262,10 @@ func (p *process) newRankWorker(of engines.RankConfig, metrics *worker.Metrics) 
 	}
 	cfg := p.workerConfig(of.ID, of.Epoch, p.cfg.Fleet.Component)
 	cfg.Addr, cfg.Check, cfg.Aliases = addr, of.Check, of.Aliases
+	if card := of.Engine.Card(); card.Role == engine.RoleEncode {
+		cfg.Role = card.Role
+	}
+	p.useEncoders(of.Engine)
 	return worker.New(cfg, of.Engine, p.workerPlanes(), metrics, p.log)
 }
 
@@ -254,6 +273,9 @@ func (p *process) workerPlanes() worker.Planes {
 	all := worker.Planes{RPC: p.planes.RPC, Bus: p.planes.Events, Registry: p.planes.Registry, Tracer: p.tracer}
 	if p.borrower != nil {
 		all.Fetch = p.borrower.Fetch
+	}
+	if p.lender != nil {
+		all.Lender = p.lender
 	}
 	return all
 }

@@ -14,6 +14,7 @@ type conversation struct {
 	at           time.Duration // of the next request, the earliest
 	pause        time.Duration // before it
 	turnsLeft    int           // requests
+	turn         int           // number of the next request, from 0
 	group        int
 	promptTokens int // tokens after the prefix which the next request sends
 	content      uint64
@@ -59,6 +60,13 @@ func (s *generatorSource) fillTurn(r *Request, c *conversation) {
 	if s.gen.prefix > 0 {
 		s.appendPrefix(r, c.group)
 	}
+	if s.gen.window > 0 {
+		for i := range s.gen.window {
+			s.appendImage(r, splitmix.Mix(c.content^splitmix.Mix(imageContent<<56|uint64(c.turn+i))))
+		}
+		s.appendContent(r, s.contentID(questionContent, r.Index), drawLength(&c.random, s.gen.input, s.gen.variation))
+		return
+	}
 	s.appendContent(r, c.content, c.promptTokens)
 }
 
@@ -66,8 +74,9 @@ func (s *generatorSource) fillTurn(r *Request, c *conversation) {
 func (s *generatorSource) scheduleNextTurn(c *conversation, r *Request) bool {
 	g := s.gen
 	c.turnsLeft--
+	c.turn++
 	more := r.Output + drawLength(&c.random, g.input, g.variation)
-	if c.turnsLeft == 0 || r.Input+more > g.context {
+	if c.turnsLeft == 0 || g.window == 0 && r.Input+more > g.context {
 		return false
 	}
 	c.promptTokens += more

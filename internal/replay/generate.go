@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -33,8 +34,12 @@ type generator struct {
 
 	// Each request has docs documents of a pool of documents.
 	documents, document, docs int
-	// Each request starts with one image of a pool of images.
-	images, imageTokens, width, height int
+	// Each request shows one image of a pool of images or, with a share of new ones, a new one or one that was shown
+	// before. before tokens of text which nothing else has come first.
+	images, imageTokens, width, height, before int
+	fresh                                      float64
+	// Each request of a conversation shows the last images of it, so many; one is new.
+	window int
 
 	// Conversations have turns requests. The first request sends first tokens; each later one adds input
 	// tokens and the previous output.
@@ -68,6 +73,11 @@ func generatorKinds() []generator {
 		with(func(g *generator) {
 			g.kind, g.input, g.output = "images", 64, 128
 			g.images, g.imageTokens, g.width, g.height = 500, 1024, 1024, 1024
+		}),
+		with(func(g *generator) {
+			g.kind, g.input, g.output, g.first = "window", 64, 256, 1
+			g.rate, g.prefix, g.turns, g.think = 0.5, 2048, 8, 5*time.Second
+			g.window, g.imageTokens, g.width, g.height = 5, 1024, 1024, 1024
 		}),
 		with(func(g *generator) {
 			g.kind, g.input, g.output, g.first = "chat", 120, 250, 120
@@ -104,7 +114,11 @@ func (g *generator) parameters() []parameter {
 	}
 	add := func(k ...parameter) { out = append(out, k...) }
 	if g.prefix > 0 {
-		add(intParameter("groups", &g.groups, 1, maxPoolSize), intParameter("prefix", &g.prefix, 0, maxTokens))
+		least := 0
+		if g.window > 0 {
+			least = 1 // see Media.Start
+		}
+		add(intParameter("groups", &g.groups, 1, maxPoolSize), intParameter("prefix", &g.prefix, least, maxTokens))
 	}
 	if g.documents > 0 {
 		add(intParameter("documents", &g.documents, 1, maxPoolSize), intParameter("document", &g.document, 1, maxTokens))
@@ -113,15 +127,22 @@ func (g *generator) parameters() []parameter {
 		add(intParameter("docs", &g.docs, 1, 100))
 	}
 	if g.images > 0 {
-		add(intParameter("images", &g.images, 1, maxPoolSize), intParameter("tokens", &g.imageTokens, 1, maxTokens),
-			intParameter("width", &g.width, 1, 65536), intParameter("height", &g.height, 1, 65536))
+		add(intParameter("images", &g.images, 1, maxPoolSize), intParameter("before", &g.before, 0, maxTokens), floatParameter("new", &g.fresh, 0, 1))
+	}
+	if g.window > 0 {
+		add(intParameter("window", &g.window, 1, maxPictures))
+	}
+	if g.imageTokens > 0 {
+		add(intParameter("tokens", &g.imageTokens, 1, maxTokens), intParameter("width", &g.width, 1, 65536), intParameter("height", &g.height, 1, 65536))
 	}
 	if g.kind != "random" {
 		add(floatParameter("zipf", &g.zipf, 0, 5))
 	}
 	if g.turns > 0 {
-		add(intParameter("turns", &g.turns, 1, 10_000), intParameter("first", &g.first, 1, maxTokens),
-			durationParameter("think", &g.think), intParameter("context", &g.context, promptBlockTokens, 16*maxTokens))
+		add(intParameter("turns", &g.turns, 1, 10_000), durationParameter("think", &g.think))
+		if g.window == 0 {
+			add(intParameter("first", &g.first, 1, maxTokens), intParameter("context", &g.context, promptBlockTokens, 16*maxTokens))
+		}
 	}
 	return out
 }
@@ -164,7 +185,7 @@ func (g *generator) checkParameters() error {
 	if g.turns == 0 {
 		return nil
 	}
-	if g.prefix+g.first > g.context {
+	if g.window == 0 && g.prefix+g.first > g.context {
 		return fmt.Errorf("prefix and first request, %d and %d tokens, do not fit a context of %d", g.prefix, g.first, g.context)
 	}
 	open := g.rate * float64(g.turns) * g.think.Seconds()
@@ -199,6 +220,7 @@ type generatorSource struct {
 	shape       randomSource // for everything drawn per request
 	contentSeed uint64       // content ids derive from it
 	count       int
+	freshImages int // new images shown so far
 
 	group, docs, images zipfSampler
 	shown               []int // documents of the request
@@ -216,6 +238,7 @@ const (
 	requestContent
 	conversationContent
 	imageContent
+	questionContent
 )
 
 // contentID returns the id of the n-th content of a kind.
@@ -270,16 +293,47 @@ func (s *generatorSource) isDocumentShown(n int) bool {
 	return slices.Contains(s.shown, n)
 }
 
-// makeImagePrompt makes a prompt of an image and a question. It has no blocks: the image tokens derive from
-// the image id, and the question is unique to the request.
+// makeImagePrompt makes a prompt of an image and a question. Without text before the image it has no blocks: the
+// image tokens derive from the image id, and the question is unique to the request.
 func (s *generatorSource) makeImagePrompt(r *Request) {
 	g := s.gen
-	id := s.contentID(imageContent, s.images.drawRank(&s.shape))
-	r.Media = append(r.Media, Media{
-		Kind: "image", ID: fmt.Sprintf("%016x", id), Width: g.width, Height: g.height, Tokens: g.imageTokens,
-	})
+	id := s.contentID(imageContent, s.drawImage())
+	if g.before > 0 {
+		s.appendContent(r, s.contentID(requestContent, r.Index), drawLength(&s.shape, g.before, g.variation))
+		s.appendImage(r, id)
+		s.appendContent(r, s.contentID(questionContent, r.Index), drawLength(&s.shape, g.input, g.variation))
+		return
+	}
+	r.Media = append(r.Media, g.imageOf(id))
 	r.Input = g.imageTokens + drawLength(&s.shape, g.input, g.variation)
 	r.BlockTokens = 0
+}
+
+// drawImage returns the number of the image that a request shows.
+func (s *generatorSource) drawImage() int {
+	share := s.gen.fresh
+	if share == 0 {
+		return s.images.drawRank(&s.shape)
+	}
+	// Of any first requests this share shows a new image, to the next whole number.
+	if due := int(math.Ceil(float64(share * float64(s.count)))); s.freshImages < due {
+		s.freshImages++
+		return s.freshImages - 1
+	}
+	return s.shape.Below(s.freshImages)
+}
+
+// imageOf returns an image of an id.
+func (g *generator) imageOf(id uint64) Media {
+	return Media{Kind: "image", ID: fmt.Sprintf("%016x", id), Width: g.width, Height: g.height, Tokens: g.imageTokens}
+}
+
+// appendImage appends an image to a prompt of blocks, which is not empty.
+func (s *generatorSource) appendImage(r *Request, id uint64) {
+	m := s.gen.imageOf(id)
+	m.Start = len(r.Blocks) * promptBlockTokens
+	r.Media = append(r.Media, m)
+	s.appendContent(r, id, s.gen.imageTokens)
 }
 
 // appendPrefix appends the prefix of a group to an empty prompt.

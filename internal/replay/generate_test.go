@@ -240,7 +240,7 @@ func TestImagesComeFirst(t *testing.T) {
 
 func TestGeneratorsThatCannotBe(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                                     `"" is none of random, shared, rag, longdoc, images, chat, agent, code`,
+		"":                                     `"" is none of random, shared, rag, longdoc, images, window, chat, agent, code`,
 		"chess":                                `"chess" is none of`,
 		"random:groups=3":                      "random has no parameter groups; it has requests, rate, arrival, cv, input, output, vary",
 		"chat:turns=0":                         "chat: turns=0: must be a whole number from 1 to 10000",
@@ -295,5 +295,70 @@ func BenchmarkGenerate(b *testing.B) {
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/10000, "ns/request")
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(tokens), "ns/token")
 		})
+	}
+}
+
+// TestNewImages: a share of the requests shows an image for the first time, and each image has its place.
+func TestNewImages(t *testing.T) {
+	for _, c := range []struct {
+		text   string
+		unique int
+	}{
+		{"images:requests=1024,new=0.2,before=40", 205},
+		{"images:requests=1024,new=1,before=40", 1024},
+		{"images:requests=1024,new=0.2", 205},
+		{"images:requests=1024,new=0.001", 2},
+	} {
+		ids := map[string]int{}
+		all := made(t, c.text, 7)
+		blocks := map[string]int64{}
+		for i := range all {
+			r := &all[i]
+			m := &r.Media[0]
+			ids[m.ID]++
+			if len(r.Media) != 1 || m.Tokens != 1024 {
+				t.Fatalf("%s: request %d shows %+v", c.text, i, r.Media)
+			}
+			if len(r.Blocks) == 0 {
+				continue
+			}
+			if first := r.Blocks[m.Start/16]; m.Start == 0 || m.Start%16 != 0 || blocks[m.ID] != 0 && blocks[m.ID] != first {
+				t.Fatalf("%s: request %d begins its image with block %d at %d", c.text, i, first, m.Start)
+			}
+			blocks[m.ID] = r.Blocks[m.Start/16]
+			if i > 0 && r.Blocks[0] == all[i-1].Blocks[0] || r.Input <= m.Start+m.Tokens {
+				t.Fatalf("%s: request %d is %+v", c.text, i, r)
+			}
+		}
+		if len(ids) != c.unique {
+			t.Errorf("%s: %d images, want %d", c.text, len(ids), c.unique)
+		}
+	}
+}
+
+// TestWindow: each turn of a conversation shows the images of the turn before but for the first, and a new one.
+func TestWindow(t *testing.T) {
+	last := map[string][]Media{}
+	turns, shown := 0, map[string]bool{}
+	for _, r := range made(t, "window:requests=2000,window=3,prefix=30,tokens=20", 4) {
+		if len(r.Media) != 3 {
+			t.Fatalf("%d images", len(r.Media))
+		}
+		for i, m := range r.Media {
+			if m.Start < 16 || m.Start+m.Tokens > r.Input || i > 0 && m.Start != r.Media[i-1].Start+32 {
+				t.Fatalf("image %d at %d of %d", i, m.Start, r.Input)
+			}
+			shown[m.ID] = true
+		}
+		if before, ok := last[r.Session]; ok {
+			turns++
+			if before[1].ID != r.Media[0].ID || before[2].ID != r.Media[1].ID {
+				t.Fatalf("%+v after %+v", r.Media, before)
+			}
+		}
+		last[r.Session] = slices.Clone(r.Media)
+	}
+	if want := 3*len(last) + turns; len(shown) != want || turns < 1000 {
+		t.Errorf("%d images in %d conversations, want %d", len(shown), len(last), want)
 	}
 }

@@ -61,6 +61,7 @@ type Recorder struct {
 	lastWorker       *WorkerShare // the worker of the previous sample
 	warmedUp         bool
 	skippedSamples   int64
+	embeddings       *EmbeddingUse
 }
 
 // NewRecorder returns an empty recorder.
@@ -184,6 +185,9 @@ func (r *Recorder) workerShare(id uint64) *WorkerShare {
 	return w
 }
 
+// RecordEmbeddings records the use of encoders and embedding caches in the run.
+func (r *Recorder) RecordEmbeddings(u EmbeddingUse) { r.embeddings = &u }
+
 // Run returns the results so far.
 func (r *Recorder) Run() Run {
 	shares := make([]WorkerShare, 0, len(r.workers))
@@ -208,6 +212,7 @@ func (r *Recorder) Run() Run {
 		},
 	}
 	row := &run.Row
+	row.Embeddings = r.embeddings
 	if r.errors > 0 {
 		row.ErrorKinds = maps.Clone(r.errorKinds)
 	}

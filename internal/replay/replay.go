@@ -57,7 +57,10 @@ type Media struct {
 	ID            string // equal ids mean equal content
 	Width, Height int    // pixels; 0 if unknown
 	Tokens        int    // in the prompt; 0 if unknown
-	URL           string
+	// Start is the position of its first token in a prompt of Blocks; 0 if unknown. Without Blocks media come
+	// first, one after the other.
+	Start int `json:",omitempty"`
+	URL   string
 }
 
 // CopyFrom makes r a copy of o which shares no slice of tokens, blocks or bytes with it, reusing the memory

@@ -45,8 +45,31 @@ type Row struct {
 	Lateness *Distribution `json:"lateness_ms,omitempty"`
 	Late     bool          `json:"late,omitempty"`
 
+	// Embeddings is the use of encoders and embedding caches, the warm-up included; nil if no request showed media,
+	// or it is unknown.
+	Embeddings *EmbeddingUse `json:"embeddings,omitempty"`
+
 	// Ideal is the best cached share for this workload and number of workers.
 	Ideal *Ideal `json:"ideal,omitempty"`
+}
+
+// EmbeddingUse counts what encoders and embedding caches of a cluster did.
+type EmbeddingUse struct {
+	EncodeWorkers int `json:"encode_workers"`
+	// CacheBytes is the size of the embedding cache of each worker and of each encode worker.
+	CacheBytes int64 `json:"cache_bytes"`
+	// Objects are the media objects of prompts. Those all of whose tokens were in the KV cache are not looked up.
+	Objects int64 `json:"objects"`
+	// EncoderRuns are the objects encoded, anywhere.
+	EncoderRuns int64 `json:"encoder_runs"`
+	// Hits and Misses are look-ups in the caches of workers, and HitShare is the hits' share of them; EncoderHits and
+	// EncoderMisses are look-ups in the caches of encode workers. Evictions are of all caches.
+	Hits          int64   `json:"hits"`
+	Misses        int64   `json:"misses"`
+	HitShare      float64 `json:"hit_share"`
+	EncoderHits   int64   `json:"encoder_hits"`
+	EncoderMisses int64   `json:"encoder_misses"`
+	Evictions     int64   `json:"evictions"`
 }
 
 // Distribution describes a set of values. Percentiles come from a histogram of three significant digits.

@@ -39,6 +39,8 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Add("chat:think=0s,turns=1,vary=3,context=2000,prefix=0", "gamma:rate=1e-6,cv=10")
 	f.Add("rag:docs=3,documents=3,zipf=5,rate=1e6", "uniform:rate=1e6")
+	f.Add("images:new=0.3,before=9", "closed")
+	f.Add("window:window=64,tokens=1,prefix=1,turns=1", "closed")
 	f.Add("shared:arrival=gamma,cv=0.01,groups=2,prefix=1", "closed")
 	f.Fuzz(func(t *testing.T, made, arrival string) {
 		w, err := ParseGenerator(made, 1)
@@ -46,7 +48,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		g := *w.(*generator)
-		if g.groups+g.documents+g.images > 5000 || g.prefix+g.document*max(g.docs, 1)+g.input+g.first+g.output > 20_000 {
+		if g.groups+g.documents+g.images > 5000 || g.prefix+g.document*max(g.docs, 1)+g.before+g.imageTokens*max(g.window, 1)+g.input+g.first+g.output > 20_000 {
 			return // right, and too much for a fuzzer
 		}
 		s, err := g.Open()

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"penstock/core/splitmix"
+	"penstock/internal/engine/sim"
 	"penstock/internal/replay"
 )
 
@@ -53,5 +55,42 @@ func TestSystemPromptDoesNotHerd(t *testing.T) {
 		if want := (len(all) - 10*workers) * shared * 16; cached < want {
 			t.Errorf("%s: %d tokens were cached, want %d", name, cached, want)
 		}
+	}
+}
+
+// TestBurstsKeepConversations: the next turns of 24 of 240 conversations come at one instant, several of them to some
+// workers and none to others. Most stay where their histories are, because more turns follow at once.
+func TestBurstsKeepConversations(t *testing.T) {
+	const workers, sessions, turns, size, block = 8, 240, 8, 24, 16
+	timing, err := sim.PresetTiming("mocker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	draw := splitmix.Source(1)
+	var all []replay.Request
+	for turn := range turns {
+		order := make([]int, sessions)
+		for i := range order {
+			at := draw.Below(i + 1)
+			order[i], order[at] = order[at], i
+		}
+		for _, s := range order {
+			r := replay.Request{Index: len(all), At: time.Duration(len(all)/size) * 1500 * time.Millisecond, BlockTokens: block, Output: 40}
+			for b := range 40 + 20*turn {
+				r.Blocks = append(r.Blocks, int64(1+1000*s+b))
+			}
+			r.Input = len(r.Blocks) * block
+			all = append(all, r)
+		}
+	}
+	cached, repeated := 0, 0
+	for _, s := range run(t, Config{Workers: workers, Timing: timing}, all).samples {
+		cached += s.Cached
+		if turn := s.Index / sessions; turn > 0 {
+			repeated += (40 + 20*(turn-1)) * block
+		}
+	}
+	if share := float64(cached) / float64(repeated); share < 0.95 {
+		t.Errorf("%.3f of what was sent before is cached, want at least 0.95", share)
 	}
 }

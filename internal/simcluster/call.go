@@ -7,22 +7,25 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/splitmix"
+	"penstock/internal/engine/sim"
 	"penstock/internal/replay"
 )
 
 // callState is the state of a call at its worker.
 //
 //	callSent       sent to the worker
+//	callAwaitsRows its worker waits for rows of its media
 //	callQueued     accepted, not yet scheduled
 //	callRunning    scheduled
 //	callFinished   its last frame was sent
 type callState uint8
 
 const (
-	callSent     callState = iota // sent to the worker
-	callQueued                    // accepted, not yet scheduled
-	callRunning                   // scheduled
-	callFinished                  // its last frame was sent
+	callSent       callState = iota // sent to the worker
+	callAwaitsRows                  // its worker waits for rows of its media
+	callQueued                      // accepted, not yet scheduled
+	callRunning                     // scheduled
+	callFinished                    // its last frame was sent
 )
 
 // attempt is one call of a task to one worker. Either side may end it.
@@ -35,36 +38,44 @@ type attempt struct {
 	prompt       int
 	generated    int // response tokens so far
 	limit        int
-	media        int // media tokens at the start of the prompt
+	parts        []sim.MediaPart // of the prompt
+	missing      int             // parts whose rows the worker waits for before it schedules the call
+	asked        []bool          // parts whose rows encode workers were asked for
 }
 
 func (cl *attempt) reset(at uint32, t *requestTask, worker uint32) {
 	*cl = attempt{
 		task: at, worker: worker, generation: cl.generation, clientWaits: true,
-		index: t.request.Index, prompt: t.prompt, generated: t.generated, limit: t.limit, media: countMediaTokens(&t.request),
+		index: t.request.Index, prompt: t.prompt, generated: t.generated, limit: t.limit, parts: appendMediaParts(cl.parts[:0], &t.request),
+		asked: cl.asked[:0],
+	}
+	for range cl.parts {
+		cl.asked = append(cl.asked, false)
 	}
 }
 
-// countMediaTokens returns how many prompt tokens are media: they come first where the prompt's content is
-// not given otherwise.
+// countMediaTokens returns how many tokens of a prompt are known to be media.
 func countMediaTokens(r *replay.Request) int {
-	if len(r.Tokens)+len(r.Text)+len(r.Messages)+len(r.Payload)+len(r.Blocks) > 0 {
-		return 0
-	}
 	n := 0
-	for i := range r.Media {
-		n += max(r.Media[i].Tokens, 0)
+	for _, p := range appendMediaParts(nil, r) {
+		n += p.End - p.Start
 	}
-	return min(n, r.Input)
+	return n
 }
 
 // cancelCall ends the client's side of a call.
 func (c *cluster) cancelCall(at uint32) {
 	cl := &c.calls.all[at]
 	cl.clientWaits = false
+	if cl.state == callAwaitsRows {
+		c.workers[cl.worker].heldCalls--
+		c.freeCall(at)
+		return
+	}
 	if cl.state == callQueued || cl.state == callRunning {
 		w := &c.workers[cl.worker]
 		w.aborts = append(w.aborts, at)
+		w.wakeWorker(c) // it computes nothing if all its calls are encoding
 	}
 }
 

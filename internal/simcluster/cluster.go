@@ -13,6 +13,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/kvfeed"
 	"penstock/core/prefix"
+	"penstock/core/rendezvous"
 	"penstock/core/route"
 	"penstock/internal/engine/sim"
 	"penstock/internal/replay"
@@ -27,6 +28,7 @@ type cluster struct {
 	faults faultInjector
 
 	workers      []simWorker
+	encoders     []simEncoder
 	routers      []simRouter
 	usesOverlaps bool      // whether decisions depend on cached blocks
 	pool         *sim.Pool // nil if there is none
@@ -37,6 +39,8 @@ type cluster struct {
 	drained     bool
 	sessions    map[string]*sessionState
 	started     int // requests started
+	// mediaObjects counts the media objects of all calls.
+	mediaObjects int64
 
 	// tasks, calls, batches and the other arenas hold values by slot number, with free lists.
 	tasks      arena[requestTask]
@@ -44,6 +48,7 @@ type cluster struct {
 	batches    arena[[]responseFrame]
 	records    arena[recordInFlight]
 	poolCopies arena[poolCopy]
+	rowFetches arena[rowFetch]
 	// requests are resync requests of routers in flight to workers.
 	requests     arena[kvfeed.ResyncRequest]
 	pings        arena[sentPing]
@@ -58,6 +63,8 @@ type cluster struct {
 	overlaps      []kv.Overlap // from events
 	guesses       []kv.Overlap // from predictions
 	merged        []kv.Overlap
+	candidates    []rendezvous.Candidate
+	encoderOrder  []int
 	internalError error // an internal error of the simulation
 	// onDecision, if not nil, is called with each decision; for tests.
 	onDecision func(*requestTask, *route.Query, route.Decision)
@@ -102,6 +109,7 @@ func newCluster(cfg Config, source replay.Source, record Recorder) (*cluster, er
 	if err := c.openPool(); err != nil {
 		return nil, fmt.Errorf("simcluster: %w", err)
 	}
+	c.openEncoders()
 	for i := range c.routers {
 		if err := c.openRouter(i); err != nil {
 			return nil, fmt.Errorf("simcluster: %w", err)
@@ -183,6 +191,14 @@ func (c *cluster) runEvent() error {
 		c.queue.push(c.now.Add(upkeepEvery), eventUpkeep, 0, 0)
 	case eventCopyDone:
 		c.finishPoolCopy(e.a)
+	case eventRowsAsked:
+		c.encoders[c.rowFetches.all[e.a].encoder].acceptFetch(c, e.a)
+	case eventObjectEncoded:
+		c.encoders[e.a].finishObject(c)
+	case eventRowsArrived:
+		c.workers[c.rowFetches.all[e.a].worker].finishFetch(c, e.a)
+	case eventWorkerEncoded:
+		c.workers[e.a].finishEncoding(c, e.b)
 	case eventAdmit:
 		c.admitWaiting(&c.routers[e.a])
 	case eventLoadReport:

@@ -159,7 +159,7 @@ func (c *cluster) stopWorker(w *simWorker, code fault.Code) {
 	for i := range c.calls.all {
 		cl := &c.calls.all[i]
 		switch at := uint32(i); {
-		case cl.worker != w.number || cl.state != callQueued && cl.state != callRunning:
+		case cl.worker != w.number || cl.state != callAwaitsRows && cl.state != callQueued && cl.state != callRunning:
 		case cl.clientWaits:
 			w.failCall(c, at, code)
 		default:

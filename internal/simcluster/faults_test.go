@@ -307,12 +307,16 @@ func (c *cluster) chainOf(t *testing.T, r *replay.Request) []kv.SeqHash {
 	return kv.AppendChain(nil, h.AppendBlockHashes(nil, replay.AppendTokens(nil, r, c.cfg.Vocabulary), nil))
 }
 
-// TestOverlapsAreTrue: without faults no decision believes more of a cache than is in it, or will be when the prompts
-// which wait there are computed, as long as nothing is evicted.
+// TestOverlapsAreTrue: without faults no decision believes more of a cache than is in it, as long as nothing is evicted;
+// with predictions, than will be in it when the prompts which wait there are computed.
 func TestOverlapsAreTrue(t *testing.T) {
 	matched := 0
-	for seed := range uint64(5) {
-		c, err := newCluster(Config{Workers: 4, EventDelay: 30 * time.Millisecond, Seed: seed}, &requests{all: assistants.make(seed)}, &journal{})
+	for seed := range uint64(10) {
+		cfg := Config{Workers: 4, EventDelay: 30 * time.Millisecond, Seed: seed / 2}
+		if seed%2 == 1 {
+			cfg.PredictedTTL = 2 * time.Second
+		}
+		c, err := newCluster(cfg, &requests{all: assistants.make(cfg.Seed)}, &journal{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -323,7 +327,7 @@ func TestOverlapsAreTrue(t *testing.T) {
 				have[b.Seq] = true
 			}
 			for i := range c.tasks.all {
-				if o := &c.tasks.all[i]; o.hasWorker && o.call != noCall && kv.WorkerID(o.worker+1) == d.Worker.ID && !o.prefilled {
+				if o := &c.tasks.all[i]; cfg.PredictedTTL > 0 && o.hasWorker && o.call != noCall && kv.WorkerID(o.worker+1) == d.Worker.ID && !o.prefilled {
 					for _, s := range c.chainOf(t, &o.request) {
 						have[s] = true
 					}

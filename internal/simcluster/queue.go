@@ -31,6 +31,10 @@ const (
 	eventLoadReport                     // workers check their load
 	eventAdmit                          // router a may place requests which wait
 	eventCopyDone                       // pool copy a is complete
+	eventRowsAsked                      // fetch a has reached its encode worker
+	eventObjectEncoded                  // encode worker a has encoded an object
+	eventRowsArrived                    // the rows of fetch a have reached their worker
+	eventWorkerEncoded                  // worker a, in epoch b, may have encoded an object beside its passes
 )
 
 // simEvent is an event at a time. The meaning of a and b depends on its kind.

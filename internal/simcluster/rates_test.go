@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 	"penstock/core/splitmix"
 	"penstock/internal/engine/sim"
 	"penstock/internal/replay"
@@ -78,25 +79,28 @@ func TestSlowWorkerGetsItsShare(t *testing.T) {
 	}
 }
 
-// TestBurstsAtManyRouters: 32 requests at one instant, every 3 s, some of them 40 times as long as others, wait for
-// their first tokens at most 15 % longer in the mean if they come to four or eight routers, which hear of each other 3 ms
-// later, than if one router gets them all.
+// TestBurstsAtManyRouters: 32 requests at one instant or 10 ms apart, every 3 s, some of them 40 times as long as
+// others, wait for their first tokens at most 15 % longer in the mean if they come to four or eight routers, which hear of
+// each other 3 ms later, than if one router gets them all.
 func TestBurstsAtManyRouters(t *testing.T) {
 	const bursts, size = 40, 32
-	draw := splitmix.Source(1)
 	timing := plain()
 	timing.Prefill.Token = 0.02
-	var all []replay.Request
-	for burst := range bursts {
-		for range size {
-			length := 200 + draw.Below(1000)
-			if draw.Below(10) == 0 {
-				length *= 40
+	requests := func(apart time.Duration) (all []replay.Request) {
+		draw := splitmix.Source(1)
+		for burst := range bursts {
+			for i := range size {
+				length := 200 + draw.Below(1000)
+				if draw.Below(10) == 0 {
+					length *= 40
+				}
+				at := time.Duration(burst)*3*time.Second + time.Duration(i)*apart
+				all = append(all, replay.Request{Index: len(all), At: at, Input: length, Output: 4})
 			}
-			all = append(all, replay.Request{Index: len(all), At: time.Duration(burst) * 3 * time.Second, Input: length, Output: 4})
 		}
+		return all
 	}
-	mean := func(routers int) time.Duration {
+	mean := func(routers int, all []replay.Request) time.Duration {
 		sum := time.Duration(0)
 		for _, s := range run(t, Config{Workers: 8, Routers: routers, Sync: true, EventDelay: 2 * time.Millisecond, Timing: timing}, all).samples {
 			if s.Error != "" {
@@ -106,10 +110,13 @@ func TestBurstsAtManyRouters(t *testing.T) {
 		}
 		return sum / (bursts * size)
 	}
-	one := mean(1)
-	for _, routers := range []int{4, 8} {
-		if got := mean(routers); got > one*115/100 {
-			t.Errorf("%d routers: %v in the mean, one: %v", routers, got, one)
+	for _, apart := range []time.Duration{0, 10 * time.Millisecond} {
+		all := requests(apart)
+		one := mean(1, all)
+		for _, routers := range []int{4, 8} {
+			if got := mean(routers, all); got > one*115/100 {
+				t.Errorf("%v apart, %d routers: %v in the mean, one: %v", apart, routers, got, one)
+			}
 		}
 	}
 }
@@ -185,6 +192,58 @@ func TestPacedSessions(t *testing.T) {
 		}
 		if share := float64(cached) / float64(sent); share < 0.75 || len(used) != 4 {
 			t.Errorf("at %g times the speed %.3f of the tokens are cached, and the workers got %v", speedup, share, used)
+		}
+	}
+}
+
+// TestOthersQueuedPromptsAreReuse: a prompt which another router has sent, and which is not computed yet, is worth
+// waiting for: the next request with it goes there.
+func TestOthersQueuedPromptsAreReuse(t *testing.T) {
+	const pairs, prefix, block = 20, 512, 16
+	timing, err := sim.PresetTiming("mocker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []replay.Request
+	for i := range 2 * pairs { // the requests of a pair come to different routers, 80 ms apart
+		r := replay.Request{Index: i, At: time.Duration(i/2)*3*time.Second + time.Duration(i%2)*80*time.Millisecond, BlockTokens: block, Output: 4}
+		for b := range prefix {
+			r.Blocks = append(r.Blocks, int64(1+1000*(i/2)+b))
+		}
+		r.Blocks = append(r.Blocks, int64(1e6+i))
+		r.Input = len(r.Blocks) * block
+		all = append(all, r)
+	}
+	alone := 0
+	for _, s := range run(t, Config{Workers: 4, Routers: 2, Sync: true, EventDelay: 2 * time.Millisecond, PredictedTTL: 2 * time.Second, Timing: timing}, all).samples {
+		if s.Index%2 == 1 && s.Cached < prefix*block/2 {
+			alone++
+		}
+	}
+	if alone > 0 {
+		t.Errorf("%d of %d requests were sent to workers which computed the prompt again", alone, pairs)
+	}
+}
+
+// TestEvictionsAreBlocks: a worker which evicts three times as many blocks as another one has three times its share.
+func TestEvictionsAreBlocks(t *testing.T) {
+	c, err := newCluster(Config{Workers: 2}, &requests{all: assistants.make(1)}, &journal{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for c.now < kv.Mono(time.Second) {
+		if err := c.runEvent(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := &c.routers[0]
+	for i, blocks := range []int{30, 10} {
+		ev := kv.Event{Kind: kv.Removed, Tier: kv.TierDevice, Seqs: make([]kv.SeqHash, blocks)}
+		r.applyVerdict(c.now, c.workers[i].id, []kv.Event{ev}, kvfeed.FeedVerdict{Outcome: kvfeed.Apply})
+	}
+	for i, want := range []float64{1.5, 0.5} {
+		if got := r.router.Rates().WorkerOf(c.workers[i].id).EvictedShare(c.now, c.cfg.Blocks); got != want {
+			t.Errorf("worker %v: %g, want %g", c.workers[i].id, got, want)
 		}
 	}
 }

@@ -78,6 +78,14 @@ type Config struct {
 	StallTimeout time.Duration
 	// Vocabulary is the vocabulary of prompts.
 	Vocabulary replay.Vocabulary
+	// EmbeddingCache is the size of each worker's embedding cache in bytes, and of each encode worker's; 0 keeps
+	// nothing.
+	EmbeddingCache int
+	// Encoders is the number of encoders beside the passes of each worker; with 0 it encodes in its passes.
+	Encoders int
+	// EncodeWorkers encode media for the workers, which then encode nothing themselves. With Encoders of 0 a request is
+	// scheduled when its rows have come.
+	EncodeWorkers int
 	// Pool is memory shared by workers.
 	Pool   Pool
 	Faults Faults
@@ -150,7 +158,7 @@ func (c *Config) Validate() error {
 			errs = append(errs, fault.New(fault.Invalid, "simcluster: worker %d of %d cannot become slower by %g at %v", s.Worker, c.Workers, s.Factor, s.At))
 		}
 	}
-	errs = append(errs, c.Pool.validate())
+	errs = append(errs, c.Pool.validate(), c.validateEncoding())
 	return errors.Join(errs...)
 }
 
@@ -181,7 +189,16 @@ func Run(ctx context.Context, cfg Config, source replay.Source, record Recorder)
 			return err
 		}
 	}
+	if r, ok := record.(EmbeddingRecorder); ok && c.mediaObjects > 0 {
+		r.RecordEmbeddings(c.embeddingUse())
+	}
 	return nil
+}
+
+// EmbeddingRecorder is a Recorder which also receives the use of encoders and embedding caches, at the end of a run whose
+// requests showed media.
+type EmbeddingRecorder interface {
+	RecordEmbeddings(u replay.EmbeddingUse)
 }
 
 // Recorder receives the measurements. *replay.Recorder is one.

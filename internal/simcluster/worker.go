@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"penstock/core/embcache"
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/paged"
@@ -34,7 +35,20 @@ type simWorker struct {
 
 	publisher
 	member *sim.PoolMember // nil without a pool
-	load   loadReport      // the last one
+
+	// encoder encodes media, and has the embedding cache; the end of its next object is an event at encodedAt. fetches
+	// are the worker's requests for rows, by their keys, loads what is known of the encode workers. pastRows are the
+	// figures of the embedding caches of earlier epochs.
+	encoder      sim.Encoders
+	encodeTiming sim.Timing
+	encodedAt    kv.Mono
+	encoded      []paged.RangeID // scratch
+	arrived      []paged.RangeID // from encode workers, since the last batch began
+	fetches      map[embcache.RowKey]uint32
+	loads        []encoderLoad
+	pastRows     embcache.Stats
+
+	load   loadReport // the last one
 	loadAt kv.Mono
 }
 
@@ -44,6 +58,9 @@ func (c *cluster) openWorker(number int) error {
 	w.number, w.id = uint32(number), kv.Worker{ID: kv.WorkerID(number + 1)}
 	w.timing = c.cfg.Timing
 	w.timing.Seed = deriveSeed(c.cfg.Timing.Seed, uint64(number))
+	w.encodeTiming = w.timing
+	w.encodeTiming.Seed = deriveSeed(w.timing.Seed, 1)
+	w.encoder.Timing = &w.encodeTiming
 	if err := w.startEpoch(c); err != nil {
 		return err
 	}
@@ -67,6 +84,13 @@ func (w *simWorker) startEpoch(c *cluster) error {
 	w.sched, w.alive, w.draining, w.busy = sched, true, false, false
 	w.epoch++
 	w.heldCalls, w.inbox, w.aborts = 0, w.inbox[:0], w.aborts[:0]
+	if w.encoder.Rows != nil {
+		w.pastRows.Add(w.encoder.Rows.Stats())
+	}
+	w.encoder.Rows = sim.NewRowMemory(c.cfg.EmbeddingCache)
+	w.encoder.SetCount(c.cfg.Encoders)
+	w.encodedAt, w.arrived = 0, w.arrived[:0]
+	w.fetches, w.loads = map[embcache.RowKey]uint32{}, make([]encoderLoad, len(c.encoders))
 	if w.publisher, err = newPublisher(w.epoch); err != nil {
 		return err
 	}
@@ -91,12 +115,20 @@ func (w *simWorker) acceptCall(c *cluster, at uint32) {
 		w.failCall(c, at, fault.Overloaded)
 		return
 	}
-	cl.state = callQueued
 	w.heldCalls++
-	w.inbox = append(w.inbox, at)
-	if !w.busy {
-		w.startBatch(c)
+	c.mediaObjects += int64(len(cl.parts))
+	if w.encoder.EncodesInPass() && w.fetchRows(c, at) {
+		cl.state = callAwaitsRows
+		return
 	}
+	w.queueCall(c, at)
+}
+
+// queueCall makes a call wait for the next batch.
+func (w *simWorker) queueCall(c *cluster, at uint32) {
+	c.calls.all[at].state = callQueued
+	w.inbox = append(w.inbox, at)
+	w.wakeWorker(c)
 }
 
 // failCall sends the last frame of a failed call.
@@ -108,13 +140,21 @@ func (w *simWorker) failCall(c *cluster, at uint32, code fault.Code) {
 
 // startBatch handles new calls, and starts the next batch if there is one.
 func (w *simWorker) startBatch(c *cluster) {
+	w.takeEncoded(c)
 	w.removeAborted(c)
 	w.scheduleInbox(c)
-	w.sched.Step(&w.plan)
-	for _, id := range w.plan.Failed {
-		// Impossible: a response ends at the context's length.
-		w.heldCalls--
-		w.failCall(c, uint32(id), fault.Internal)
+	for again := true; again; {
+		w.sched.Step(&w.plan)
+		for _, id := range w.plan.Failed {
+			// Impossible: a response ends at the context's length.
+			w.heldCalls--
+			w.failCall(c, uint32(id), fault.Internal)
+		}
+		found := false
+		for _, r := range w.plan.Reserved {
+			found = w.startEncoding(c, uint32(r.ID), r.Ready) || found
+		}
+		again = found && len(w.plan.Work) == 0 // something can be computed now
 	}
 	w.busy = len(w.plan.Work) > 0
 	if !w.busy {
@@ -124,7 +164,9 @@ func (w *simWorker) startBatch(c *cluster) {
 	pass := sim.DescribePass(&w.plan, w.sched.Stats(), c.cfg.Blocks)
 	for i := range w.plan.Work {
 		work := &w.plan.Work[i]
-		pass.Media += max(0, min(c.calls.all[work.ID].media, work.Start+work.Prefill)-work.Start)
+		if work.Prefill > 0 && w.encoder.EncodesInPass() {
+			pass.EncodeMillis += w.encoder.EncodeInPass(c.calls.all[work.ID].parts, work.Start, work.Start+work.Prefill)
+		}
 	}
 	d := c.faults.slowedTime(c.now, c.cfg.scalePass(w.number, c.now, w.timing.PassDuration(&pass, w.passes)))
 	w.passes++
@@ -156,7 +198,7 @@ func (w *simWorker) removeAborted(c *cluster) {
 		case callQueued:
 			w.inbox = slices.DeleteFunc(w.inbox, func(other uint32) bool { return other == at })
 		case callRunning:
-			w.sched.RemoveSequence(paged.SeqID(at))
+			w.removeSequence(c, at)
 		default:
 			continue // its last frame is in flight and ends it
 		}
@@ -164,6 +206,14 @@ func (w *simWorker) removeAborted(c *cluster) {
 		c.freeCall(at)
 	}
 	w.aborts = w.aborts[:0]
+}
+
+// removeSequence takes a call out of the schedule.
+func (w *simWorker) removeSequence(c *cluster, at uint32) {
+	w.sched.RemoveSequence(paged.SeqID(at))
+	w.encoded = w.encoder.StopSequence(c.now, paged.SeqID(at), w.encoded[:0])
+	w.scheduleEncoded(c)
+	w.finishRanges(w.encoded)
 }
 
 // scheduleInbox adds the new calls to the schedule.
@@ -181,12 +231,19 @@ func (w *simWorker) scheduleInbox(c *cluster) {
 			tokens = append(tokens, outputToken(cl.index, i))
 		}
 		c.prompt = tokens[:cl.prompt]
-		err := w.sched.AddSequence(paged.Sequence{ID: paged.SeqID(at), Tokens: tokens, Prompt: cl.prompt})
+		seq := paged.Sequence{ID: paged.SeqID(at), Tokens: tokens, Prompt: cl.prompt}
+		if !w.encoder.EncodesInPass() {
+			seq.Unfinished = sim.UnfinishedRanges(cl.parts)
+		}
+		err := w.sched.AddSequence(seq)
 		cl.state = callRunning
-		if err != nil {
+		switch {
+		case err != nil:
 			w.heldCalls--
 			cl.state = callFinished
 			c.appendFrame(accepted, responseFrame{call: at, generation: cl.generation, kind: frameFailed, code: fault.CodeOf(err)})
+		case len(seq.Unfinished) > 0:
+			w.startEncoding(c, at, w.sched.CachedPrefix(seq))
 		}
 	}
 	w.inbox = w.inbox[:0]
@@ -216,7 +273,7 @@ func (w *simWorker) finishBatch(c *cluster, epoch uint32) {
 	w.sched.Commit(w.sampled)
 	for _, f := range c.batches.all[batch] {
 		if f.last {
-			w.sched.RemoveSequence(paged.SeqID(f.call))
+			w.removeSequence(c, f.call)
 			w.heldCalls--
 			c.calls.all[f.call].state = callFinished
 		}

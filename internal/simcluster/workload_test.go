@@ -87,8 +87,9 @@ func (s shape) make(seed uint64) []replay.Request {
 // journal is a recorder that keeps what it is told, in words.
 type journal struct {
 	strings.Builder
-	samples []replay.Sample
-	gaps    int
+	samples    []replay.Sample
+	gaps       int
+	embeddings replay.EmbeddingUse
 }
 
 func (j *journal) RecordSample(s *replay.Sample) {

@@ -70,6 +70,12 @@ func (e Endpoint) IsWildcard() bool {
 	return e.host == "*" || e.port == 0 || ip != nil && ip.IsUnspecified()
 }
 
+// IsLoopback reports whether only this machine reaches e: an address of the loopback network, or a path.
+func (e Endpoint) IsLoopback() bool {
+	ip := net.ParseIP(e.host)
+	return e.network == "unix" || e.host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
 // RankEndpoint returns the endpoint of data-parallel rank i, where e is that of rank 0, as engines
 // assign them: the port plus i. Beyond the last port, and for a path, which has no ranks, the
 // result is the zero endpoint unless i is 0.

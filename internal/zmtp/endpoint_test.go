@@ -93,3 +93,14 @@ func FuzzParseEndpoint(f *testing.F) {
 		}
 	})
 }
+
+func TestIsLoopback(t *testing.T) {
+	for text, want := range map[string]bool{
+		"tcp://127.0.0.1:1": true, "tcp://127.9.9.9:1": true, "tcp://[::1]:1": true, "tcp://localhost:1": true, "ipc://a": true,
+		"tcp://*:1": false, "tcp://0.0.0.0:1": false, "tcp://10.0.0.1:1": false, "tcp://host:1": false,
+	} {
+		if e, err := ParseEndpoint(text); err != nil || e.IsLoopback() != want {
+			t.Errorf("%s: %t, %v", text, e.IsLoopback(), err)
+		}
+	}
+}

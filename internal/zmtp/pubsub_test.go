@@ -212,6 +212,21 @@ func TestPublishersDial(t *testing.T) {
 	}
 }
 
+// TestEndWhileListening ends a subscription that listens: the end closes the listener too, and the
+// error is that of the context whichever is seen first.
+func TestEndWhileListening(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	done := make(chan struct{})
+	close(done)
+	for range 100 {
+		err := newSubscription(nil).serveTurns(ctx, nil, done, nil)
+		if !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestReconnect(t *testing.T) {
 	o := Options{ReconnectMin: time.Millisecond, ReconnectMax: 10 * time.Millisecond}
 	p := listenPub(t, loopback(t), o)

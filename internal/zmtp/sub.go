@@ -86,6 +86,9 @@ func (s *subscription) serveTurns(ctx context.Context, turns <-chan *readTurn, d
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-done:
+			if err := ctx.Err(); err != nil { // which closed the listener
+				return err
+			}
 			return fmt.Errorf("accept: %w", net.ErrClosed)
 		case t := <-turns:
 			final, err := s.drainConn(t.l, recv)

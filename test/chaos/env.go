@@ -56,6 +56,7 @@ func scenarios() []scenario {
 		{"rolling", "all workers and frontends are restarted in turn, under load", 60 * time.Minute, time.Minute, runRolling},
 		{"overload", "ten times the clients come for a while", 4 * time.Minute, 0, onFleet(fleet.Config{Workers: 2, Frontends: 1, WorkerArgs: []string{"--max-num-seqs", "8", "--max-waiting", "8"}}, runOverload)},
 		{"cancel", "clients leave while queued, in prefill, in decode, and while their request moves", 4 * time.Minute, 0, runCancel},
+		{"media", "encode workers die, are paused and starve, and workers die, among pictures, videos and texts", 15 * time.Minute, 3 * time.Minute, onFleet(fleet.Config{Workers: 2, Encoders: 2, Frontends: 1}, runMedia)},
 		{"churn", "clients do everything wrong, adapters come and go, workers die, NATS stops: nothing of it is left", 15 * time.Minute, 2 * time.Minute, onFleet(fleet.Config{Workers: 2, Frontends: 2}, runChurn)},
 	}
 }

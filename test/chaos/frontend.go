@@ -107,6 +107,15 @@ func checkIdle(ctx context.Context, f *fleet.Fleet, routers ...*fleet.Role) erro
 			return fmt.Errorf("%s serves %v calls", w.Name(), n)
 		}
 	}
+	for _, w := range f.Encoders {
+		m, err := fleet.ReadMetrics(ctx, w.URL())
+		if err != nil {
+			return err
+		}
+		if n := m.SumOf("penstock_worker_inflight"); n != 0 {
+			return fmt.Errorf("%s encodes for %v calls", w.Name(), n)
+		}
+	}
 	for _, door := range append(routers, f.Routers...) {
 		if err := checkNoRequests(ctx, door); err != nil {
 			return err

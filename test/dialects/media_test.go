@@ -96,10 +96,12 @@ func lookers() map[string]struct {
 		dialect enginemock.Dialect
 		plan    plan
 	}
+	small := func(c *enginemock.Config) { c.ProcessorArgs = `{"max_pixels":25088}` }
 	published := func(c *enginemock.Config) { c.KVEvents, c.KVReplay = "tcp://127.0.0.1:0", "tcp://127.0.0.1:0" }
 	return map[string]looker{
 		"vllm":              {enginemock.VLLM, plan{sees: true}},
 		"vllm, shipped":     {enginemock.VLLM, plan{sees: true, settings: []string{"PREPROCESS=engine"}}},
+		"vllm, arguments":   {enginemock.VLLM, plan{sees: true, spec: `,mm-processor-kwargs={"max_pixels":25088}`, mimic: small}},
 		"vllm of last year": {enginemock.VLLMLegacy, plan{sees: true}},
 		"sglang":            {enginemock.SGLang, plan{sees: true}},
 		"trtllm, asked":     {enginemock.TRTLLM, plan{sees: true, spec: ",media=image,media-keys=uuid"}},

@@ -13,6 +13,7 @@ import (
 
 	"penstock/internal/config"
 	"penstock/internal/enginemock"
+	"penstock/internal/fixturetest"
 	"penstock/internal/node"
 )
 
@@ -50,7 +51,7 @@ func (h *house) role(command config.Command, run func(context.Context, *config.L
 	case err := <-ended:
 		ended <- err
 		h.t.Fatalf("%s: %v\n%s", command, err, h.log)
-	case <-time.After(patience):
+	case <-time.After(fixturetest.TimeLeft(h.t)):
 		h.t.Fatalf("%s does not become ready\n%s", command, h.log)
 	}
 	return node.Started{}
@@ -67,7 +68,7 @@ func pave(t *testing.T, dialect enginemock.Dialect, p plan) *street {
 	})
 	dir := modelDir(t)
 	openEyes(t, dir)
-	front := s.role(config.Frontend, node.RunFrontend, "http-addr=127.0.0.1:0", "drain-grace=0s", "nats-listen=127.0.0.1:0", "component=router", "router-mode=round-robin")
+	front := s.role(config.Frontend, node.RunFrontend, "http-addr=127.0.0.1:0", "drain-grace=0s", "nats-listen=127.0.0.1:0", "component=router", "router-mode=round-robin", "prompt-wait=1h")
 	s.url = front.URL
 	nats := "nats=" + front.NATS
 	for i := range 2 {

@@ -23,6 +23,7 @@ import (
 	"go.uber.org/goleak"
 
 	"penstock/core/kv"
+	"penstock/internal/backoff"
 	"penstock/internal/config"
 	"penstock/internal/edge/prep"
 	"penstock/internal/edge/prep/chat"
@@ -31,13 +32,11 @@ import (
 	"penstock/internal/engine/sim"
 	"penstock/internal/engine/tiny"
 	"penstock/internal/enginemock"
+	"penstock/internal/fixturetest"
 	"penstock/internal/node"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// patience bounds every wait of these tests; it is reached only by a failure.
-const patience = 20 * time.Second
 
 const blockSize = 16
 
@@ -183,8 +182,6 @@ func serve(t *testing.T, dialect enginemock.Dialect, dir string, p plan) *back {
 
 // fetchFile fetches for a server, which has no guards of its own.
 func fetchFile(ctx context.Context, url string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
@@ -225,7 +222,7 @@ func build(t *testing.T, dialect enginemock.Dialect, p plan) *house {
 		specs = append(specs, b.spec(dialect)+p.spec)
 	}
 	// The prompts have some tens of tokens, which hardly matter in predicted times: mode kv counts blocks.
-	env := []string{"PENSTOCK_HTTP_ADDR=127.0.0.1:0", "PENSTOCK_ROUTER_SEED=1", "PENSTOCK_ROUTER_MODE=kv", "PENSTOCK_ROUTER_PREDICTED_TTL=0s", "PENSTOCK_MODEL_PATH=" + dir, "PENSTOCK_ENGINE=" + strings.Join(specs, ",")}
+	env := []string{"PENSTOCK_HTTP_ADDR=127.0.0.1:0", "PENSTOCK_ROUTER_SEED=1", "PENSTOCK_ROUTER_MODE=kv", "PENSTOCK_ROUTER_PREDICTED_TTL=0s", "PENSTOCK_PROMPT_WAIT=1h", "PENSTOCK_MODEL_PATH=" + dir, "PENSTOCK_ENGINE=" + strings.Join(specs, ",")}
 	for _, s := range p.settings {
 		env = append(env, "PENSTOCK_"+s)
 	}
@@ -242,7 +239,7 @@ func build(t *testing.T, dialect enginemock.Dialect, p plan) *house {
 	case err := <-ended:
 		cancel()
 		t.Fatalf("up: %v\n%s", err, h.log)
-	case <-time.After(patience):
+	case <-time.After(fixturetest.TimeLeft(t)):
 		cancel()
 		t.Fatalf("up does not become ready: %v\n%s", <-ended, h.log)
 	}
@@ -312,7 +309,7 @@ func (h *house) post(path string, fields map[string]any, each func()) answer {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(h.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(h.t.Context(), fixturetest.TimeLeft(h.t))
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url+path, bytes.NewReader(body))
 	if err != nil {
@@ -485,16 +482,11 @@ func within(a, b map[string]bool) bool {
 // eventually waits until f has nothing to say.
 func (h *house) eventually(f func() error) {
 	h.t.Helper()
-	look := time.NewTicker(5 * time.Millisecond)
-	defer look.Stop()
-	for end := time.Now().Add(patience); ; <-look.C {
-		err := f()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			h.t.Fatal(err)
-		}
+	ctx, cancel := context.WithTimeout(h.t.Context(), fixturetest.TimeLeft(h.t))
+	defer cancel()
+	var err error
+	if backoff.Poll(ctx, 5*time.Millisecond, func() bool { err = f(); return err == nil }) != nil {
+		h.t.Fatal(err)
 	}
 }
 

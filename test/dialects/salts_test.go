@@ -27,12 +27,14 @@ func TestTenants(t *testing.T) {
 		{enginemock.TRTLLM, "", false},
 		{enginemock.TRTLLM, "", true},
 		{enginemock.LlamaCPP, "", false},
+		{enginemock.LlamaCPP, "", true},
 	} {
 		t.Run(fmt.Sprint(c.dialect, c.version, " ignores ", c.ignores), func(t *testing.T) {
 			h := build(t, c.dialect, plan{servers: 1, mimic: func(m *enginemock.Config) {
 				m.EngineVersion = c.version
 				if c.ignores && c.version != "0.5.9" {
 					m.Faults = []enginemock.Fault{{Kind: enginemock.FaultSalts}}
+					m.Slots = 1 // of llama.cpp, in which the prompts of all tenants meet
 				}
 			}})
 			h.proven()

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"penstock/internal/fixturetest"
 )
 
 // sampled is request i of a storm: some greedy, some seeded, with prompts that
@@ -32,7 +34,9 @@ func TestSameTokensUnderPreemption(t *testing.T) {
 	t.Parallel()
 	const requests, tokens = 32, 64
 	want := make([]answer, requests)
-	quiet := start(t)
+	// A small model: the test is about batches and blocks, and computes every answer five times.
+	small := []string{"model-path=" + ownCheckpoint(t), "served-model-name=penstock-tiny"}
+	quiet := start(t, small...)
 	for i := range want {
 		want[i] = quiet.complete("/v1/completions", sampled(i, tokens))
 		if want[i].status != 200 || want[i].output != tokens {
@@ -47,7 +51,7 @@ func TestSameTokensUnderPreemption(t *testing.T) {
 		{"kv-cache-blocks=12", "max-num-seqs=1", "max-num-batched-tokens=1"},
 	} {
 		t.Run(strings.Join(tc, " "), func(t *testing.T) {
-			s := start(t, tc...)
+			s := start(t, append(tc, small...)...)
 			var wg sync.WaitGroup
 			for i := range requests {
 				wg.Go(func() {
@@ -122,7 +126,7 @@ func TestStopWithAWatcher(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(patience):
+	case <-time.After(fixturetest.TimeLeft(t)):
 		t.Error("it waits for the watcher")
 		resp.Body.Close()
 	}

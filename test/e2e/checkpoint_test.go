@@ -57,7 +57,7 @@ func ownCheckpoint(t *testing.T) string {
 	dir := t.TempDir()
 	shape := model.Config{
 		HiddenSize: 32, Layers: 1, Heads: 2, KVHeads: 1, HeadDim: 16, Intermediate: 48,
-		VocabSize: tok.VocabSize(), MaxPositions: 512, RopeTheta: 10000, RMSEps: 1e-5,
+		VocabSize: tok.VocabSize(), MaxPositions: 8192, RopeTheta: 10000, RMSEps: 1e-5,
 	}
 	header := map[string]any{}
 	var data []byte
@@ -80,7 +80,7 @@ func ownCheckpoint(t *testing.T) string {
 	write(t, filepath.Join(dir, "model.safetensors"), append(append(file, head...), data...))
 	write(t, filepath.Join(dir, "config.json"), fmt.Appendf(nil, `{"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_act":"silu",
 		"hidden_size":32,"num_hidden_layers":1,"num_attention_heads":2,"num_key_value_heads":1,"head_dim":16,"intermediate_size":48,
-		"vocab_size":%d,"max_position_embeddings":512,"rope_theta":10000.0,"rms_norm_eps":1e-5,"tie_word_embeddings":false}`, tok.VocabSize()))
+		"vocab_size":%d,"max_position_embeddings":8192,"rope_theta":10000.0,"rms_norm_eps":1e-5,"tie_word_embeddings":false}`, tok.VocabSize()))
 	tokenizer, tokenizerConfig := token.BuiltinFiles()
 	write(t, filepath.Join(dir, "tokenizer.json"), tokenizer)
 	write(t, filepath.Join(dir, "tokenizer_config.json"), tokenizerConfig)

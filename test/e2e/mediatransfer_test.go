@@ -144,7 +144,7 @@ func TestLargePicture(t *testing.T) {
 // longer, whether the request is answered, refused or given up by its client, or its worker leaves
 // in the middle of the answer, which goes on elsewhere.
 func TestLentMediaAreReturned(t *testing.T) {
-	const long = 1500
+	const long = 600
 	f := launch(t, config.Frontend, "nats-listen=127.0.0.1:0")
 	workers := map[uint64]*process{}
 	for range 3 {

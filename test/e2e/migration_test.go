@@ -19,6 +19,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/internal/engine/tiny"
+	"penstock/internal/fixturetest"
 	"penstock/internal/serve/frontend"
 	"penstock/internal/serve/worker"
 )
@@ -83,7 +84,7 @@ func (f *fleet) ask(t *testing.T, r movableRequest, id string, stream bool) stri
 			extra += `,"stream_options":{"include_usage":true}`
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), fixturetest.TimeLeft(t))
 	defer cancel()
 	req := must(http.NewRequestWithContext(ctx, http.MethodPost, f.url+r.path, strings.NewReader(`{"model":"penstock-tiny",`+r.fields+extra+`}`)))(t)
 	req.Header.Set("x-request-id", id)

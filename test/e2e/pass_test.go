@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"penstock/core/kv"
 	"penstock/internal/edge/prep"
@@ -123,7 +122,7 @@ func TestPassedConversations(t *testing.T) {
 				t.Fatal(err)
 			}
 			turns += `,{"role":"assistant","content":` + string(content) + `},{"role":"user","content":"And then, after that?"}`
-			s.await("the router hears what is cached", func() bool {
+			s.eventually("the router hears what is cached", func() bool {
 				var index struct{ Blocks int }
 				s.get("/v1/router/index", &index)
 				return index.Blocks*16 >= a.Prompt-16
@@ -165,7 +164,7 @@ func TestPassedFailures(t *testing.T) {
 	for _, e := range engines {
 		clearFaults(t, e)
 	}
-	s.await("nothing is left of them", func() bool {
+	s.eventually("nothing is left of them", func() bool {
 		var table struct {
 			Rows []struct {
 				Load struct {
@@ -187,19 +186,5 @@ func clearFaults(t *testing.T, e *enginemock.Server) {
 	t.Helper()
 	if err := e.Faults().Set(); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// await waits until ok.
-func (s *server) await(what string, ok func() bool) {
-	s.t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for late := time.After(patience); !ok(); {
-		select {
-		case <-tick.C:
-		case <-late:
-			s.t.Fatalf("not in time: %s", what)
-		}
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"penstock/internal/fixturetest"
 )
 
 // TestOneIDManyRequests: clients that all send the same x-request-id at once are
@@ -113,7 +115,7 @@ func (s *server) dial() net.Conn {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(fixturetest.TimeLeft(s.t))); err != nil {
 		s.t.Fatal(err)
 	}
 	return conn

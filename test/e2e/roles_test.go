@@ -11,6 +11,7 @@ import (
 
 	"penstock/internal/config"
 	"penstock/internal/engine"
+	"penstock/internal/fixturetest"
 	"penstock/internal/plane/disco"
 )
 
@@ -139,11 +140,11 @@ func TestRolesOfAFleet(t *testing.T) {
 			f.serves("penstock-tiny", 2)
 			f.eventually("every role", func() bool {
 				roles := f.roles()
-				return len(roles) == 4 && len(roles["prefill"].Warnings) > 0 && len(roles["encode"].Warnings) > 0
+				return len(roles) == 4 && len(roles["prefill"].Warnings) > 0
 			})
 			f.serveSomeone("aggregated", "decode")
 			for role, r := range f.roles() {
-				unused := role == "prefill" || role == "encode"
+				unused := role == "prefill"
 				if (len(r.Warnings) == 1 && r.Warnings[0].Code == engine.WarnRoleUnused) != unused || r.State != "ready" {
 					t.Errorf("%s: the worker of role %s is %+v", name, role, r)
 				}
@@ -173,7 +174,7 @@ func TestRolesOfAFleet(t *testing.T) {
 // rolesOfKind returns the roles of the cards that a watcher of a kind sees, ascending.
 func rolesOfKind(t *testing.T, registry disco.Registry, kind disco.Kind) (roles []string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), fixturetest.TimeLeft(t))
 	defer cancel()
 	err := registry.Watch(ctx, kind, func(set []disco.Instance) {
 		roles = nil

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"penstock/internal/config"
+	"penstock/internal/fixturetest"
 	"penstock/internal/node"
 )
 
@@ -72,7 +73,8 @@ type candidate struct {
 	Overlap  struct {
 		Device int `json:"device"`
 	} `json:"overlap_blocks"`
-	Cost float64 `json:"cost"`
+	Cost              float64 `json:"cost"`
+	EmbeddingAffinity float64 `json:"embedding_affinity"`
 }
 
 func explain(s *server, prompt string) []candidate {
@@ -299,7 +301,7 @@ func TestDrainFinishesWhatRuns(t *testing.T) {
 // client, so it is no request whose end the drain waits for.
 func TestStopDoesNotWaitForWatchers(t *testing.T) {
 	s := start(t, "workers=1", "drain-timeout=1h")
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), fixturetest.TimeLeft(t))
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/v1/router/events", nil)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -14,14 +15,18 @@ import (
 
 	"go.uber.org/goleak"
 
+	"penstock/internal/backoff"
 	"penstock/internal/config"
+	"penstock/internal/fixturetest"
 	"penstock/internal/node"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// patience bounds every wait of these tests; it is reached only by a failure.
-const patience = 60 * time.Second
+func TestMain(m *testing.M) {
+	if settings := os.Getenv(workerProcessEnv); settings != "" {
+		os.Exit(runWorkerProcess(strings.Split(settings, "\n")))
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // server is a running Penstock.
 type server struct {
@@ -110,7 +115,7 @@ func (s *server) do(method, path string, body any, header ...string) (*http.Resp
 		}
 		in = bytes.NewReader(data)
 	}
-	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(s.t.Context(), fixturetest.TimeLeft(s.t))
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, s.url+path, in)
 	if err != nil {
@@ -276,6 +281,7 @@ type workerRow struct {
 		Reported       *struct {
 			Running      int `json:"running"`
 			Waiting      int `json:"waiting"`
+			Encoding     int `json:"encoding"`
 			UsedBlocks   int `json:"used_blocks"`
 			CachedBlocks int `json:"cached_blocks"`
 		} `json:"reported"`
@@ -299,15 +305,10 @@ func (s *server) workers() []workerRow {
 // moment at which it must have arrived.
 func (s *server) eventually(what string, ok func() bool) {
 	s.t.Helper()
-	late := time.After(patience)
-	look := time.NewTicker(5 * time.Millisecond)
-	defer look.Stop()
-	for !ok() {
-		select {
-		case <-look.C:
-		case <-late:
-			s.t.Fatalf("after %v still not: %s\nworkers: %+v\n%s", patience, what, s.workers(), s.log)
-		}
+	ctx, cancel := context.WithTimeout(s.t.Context(), fixturetest.TimeLeft(s.t))
+	defer cancel()
+	if err := backoff.Poll(ctx, 5*time.Millisecond, ok); err != nil {
+		s.t.Fatalf("still not: %s\nworkers: %+v\n%s", what, s.workers(), s.log)
 	}
 }
 

@@ -24,9 +24,11 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/internal/backoff"
 	"penstock/internal/edge/prep"
 	pipeline "penstock/internal/edge/prep/chat"
 	"penstock/internal/engine"
+	"penstock/internal/fixturetest"
 	"penstock/internal/obs"
 	"penstock/internal/obs/otlp"
 	"penstock/internal/plane/bus"
@@ -255,14 +257,10 @@ func TestTrace(t *testing.T) {
 // until waits for what other goroutines do.
 func until(t *testing.T, ok func() bool) {
 	t.Helper()
-	tick, late := time.NewTicker(5*time.Millisecond), time.After(patience)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-late:
-			t.Fatal("it did not happen")
-		}
+	ctx, cancel := context.WithTimeout(t.Context(), fixturetest.TimeLeft(t))
+	defer cancel()
+	if err := backoff.Poll(ctx, 5*time.Millisecond, ok); err != nil {
+		t.Fatal("it did not happen")
 	}
 }
 

@@ -44,6 +44,8 @@ type Config struct {
 	// Workers, Frontends and Routers are counted without the hub, which is another frontend with the NATS
 	// server inside.
 	Workers, Frontends, Routers int
+	// Encoders is the number of workers of role encode, which have WorkerArgs too.
+	Encoders int
 	// Routed is how many of the frontends, the last ones, use the routers.
 	Routed int
 	// HubData is the hub's data directory; empty for one in Dir.
@@ -61,8 +63,8 @@ type Config struct {
 // Role is one process of a fleet with its addresses.
 type Role struct {
 	*Process
-	Kind string // hub, frontend, worker or router
-	ID   uint64 // of a worker or router
+	Kind string // hub, frontend, worker, encoder or router
+	ID   uint64 // of a worker, encoder or router
 	// Routed reports that a frontend uses routers.
 	Routed bool
 	HTTP   string // HOST:PORT of its HTTP API
@@ -88,6 +90,7 @@ type Fleet struct {
 	Store     *Process
 	Frontends []*Role // without the hub
 	Workers   []*Role
+	Encoders  []*Role
 	Routers   []*Role
 }
 
@@ -116,6 +119,11 @@ func (f *Fleet) startRoles(ctx context.Context) error {
 	}
 	for i := range f.cfg.Workers {
 		if err := f.addRole("worker", i+1); err != nil {
+			return err
+		}
+	}
+	for i := range f.cfg.Encoders {
+		if err := f.addRole("encoder", i+1); err != nil {
 			return err
 		}
 	}
@@ -169,6 +177,9 @@ func (f *Fleet) addRole(kind string, n int) error {
 	case "worker":
 		r.ID, r.Args = uint64(n), f.cfg.WorkerArgs
 		f.Workers = append(f.Workers, r)
+	case "encoder":
+		r.ID, r.Args = uint64(2000+n), append([]string{"--role", "encode"}, f.cfg.WorkerArgs...)
+		f.Encoders = append(f.Encoders, r)
 	case "router":
 		r.ID, r.Args = uint64(1000+n), f.cfg.RouterArgs
 		f.Routers = append(f.Routers, r)
@@ -191,11 +202,15 @@ func (f *Fleet) launchRole(r *Role, name string) error {
 
 // roleArgs are the arguments of the binary for a role.
 func (f *Fleet) roleArgs(r *Role) []string {
-	args := []string{r.Kind, "--http-addr", r.HTTP, "--nats", r.NATS}
+	command := r.Kind
+	if r.Kind == "encoder" {
+		command = "worker"
+	}
+	args := []string{command, "--http-addr", r.HTTP, "--nats", r.NATS}
 	switch r.Kind {
 	case "hub":
 		args = []string{"frontend", "--http-addr", r.HTTP, "--nats-listen", strings.TrimPrefix(r.NATS, "nats://"), "--data-dir", f.cfg.HubData}
-	case "worker", "router":
+	case "worker", "encoder", "router":
 		args = append(args, "--rpc-addr", r.RPC, "--worker-id", strconv.FormatUint(r.ID, 10))
 		if r.Advertise != "" {
 			args = append(args, "--rpc-advertise", r.Advertise)
@@ -230,9 +245,11 @@ func (f *Fleet) ClientRoles() []*Role {
 }
 
 // AllRoles returns every role.
-func (f *Fleet) AllRoles() []*Role { return slices.Concat(f.ClientRoles(), f.Routers, f.Workers) }
+func (f *Fleet) AllRoles() []*Role {
+	return slices.Concat(f.ClientRoles(), f.Routers, f.Workers, f.Encoders)
+}
 
-// WaitReady waits until every frontend can send requests to every worker, or router.
+// WaitReady waits until every frontend can send requests to every worker, or router, and knows every encode worker.
 func (f *Fleet) WaitReady(ctx context.Context) error {
 	for _, door := range slices.Concat(f.ClientRoles(), f.Routers) {
 		sends := f.Workers
@@ -241,6 +258,31 @@ func (f *Fleet) WaitReady(ctx context.Context) error {
 		}
 		if _, err := WaitUntil(ctx, 10*time.Millisecond, startPatience, func(ctx context.Context) error { return f.CheckSees(ctx, door, sends...) }); err != nil {
 			return err
+		}
+	}
+	for _, door := range f.ClientRoles() {
+		if _, err := WaitUntil(ctx, 10*time.Millisecond, startPatience, func(ctx context.Context) error { return checkEncoders(ctx, door, f.Encoders) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkEncoders returns nil if a frontend has each of the encode workers ready, with its current process.
+func checkEncoders(ctx context.Context, door *Role, encoders []*Role) error {
+	if len(encoders) == 0 {
+		return nil
+	}
+	rows, err := ReadWorkers(ctx, door.URL())
+	if err != nil {
+		return err
+	}
+	for _, w := range encoders {
+		if err := w.CheckDied(); err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(rows, func(r WorkerRow) bool { return r.ID == w.ID && r.State == "ready" && r.PID == w.PID() }) {
+			return fmt.Errorf("%s does not have %s as ready", door.Name(), w.Name())
 		}
 	}
 	return nil
@@ -296,7 +338,7 @@ func (f *Fleet) Close() error {
 			mu.Unlock()
 		}
 	}
-	for _, kind := range [][]*Role{f.Frontends, f.Routers, f.Workers} {
+	for _, kind := range [][]*Role{f.Frontends, f.Routers, f.Workers, f.Encoders} {
 		var wg sync.WaitGroup
 		for _, r := range kind {
 			wg.Go(func() { stop(r.Process) })

@@ -6,7 +6,9 @@ import (
 	"encoding/base64"
 	"fmt"
 	"image"
+	"image/jpeg"
 	"image/png"
+	"io"
 	"maps"
 	"strings"
 )
@@ -96,37 +98,74 @@ func newMixRequest(i, tokens int) Request {
 func PictureRequests(n, tokens int) ([]Request, error) {
 	mix := make([]Request, n)
 	for i := range mix {
-		url, err := pictureURI(i)
+		picture, err := pictureFile(i, 112, encodePNG)
 		if err != nil {
 			return nil, err
 		}
-		body := map[string]any{
-			"model": Model, "max_tokens": tokens, "temperature": 0, "ignore_eos": true,
-			"messages": []map[string]any{{"role": "user", "content": []map[string]any{
-				{"type": "image_url", "image_url": map[string]any{"url": url}},
-				{"type": "text", "text": "What is in the picture, and where does the water go?"},
-			}}},
-		}
-		if i%2 == 1 {
-			body["temperature"], body["seed"] = 1, 700+i
-		}
-		mix[i] = Request{Name: "picture", Path: "/v1/chat/completions", Body: body}
+		mix[i] = mediaRequest("picture", i, tokens, "image", "data:image/png;base64,"+picture)
 	}
 	return mix, nil
 }
 
-// pictureURI returns a data: URI of an image, a different one for each i.
-func pictureURI(i int) (string, error) {
-	const side = 112
+// The sizes of the media of MediaRequests: 256 tokens for a picture, 128 for a video.
+const (
+	largeSide, videoSide, videoFrames = 448, 224, 4
+)
+
+// MediaRequests returns n requests which take an encoder longer than those of PictureRequests: each second one shows a
+// large picture, the others a video of JPEG frames.
+func MediaRequests(n, tokens int) ([]Request, error) {
+	mix := make([]Request, n)
+	for i := range mix {
+		if i%2 == 0 {
+			picture, err := pictureFile(i, largeSide, encodePNG)
+			if err != nil {
+				return nil, err
+			}
+			mix[i] = mediaRequest("large picture", i/2, tokens, "image", "data:image/png;base64,"+picture)
+			continue
+		}
+		frames := make([]string, videoFrames)
+		for j := range frames {
+			var err error
+			if frames[j], err = pictureFile(videoFrames*i+j, videoSide, encodeJPEG); err != nil {
+				return nil, err
+			}
+		}
+		mix[i] = mediaRequest("video", i/2, tokens, "video", "data:video/jpeg;base64,"+strings.Join(frames, ","))
+	}
+	return mix, nil
+}
+
+// mediaRequest returns a request about one object.
+func mediaRequest(name string, i, tokens int, kind, url string) Request {
+	body := map[string]any{
+		"model": Model, "max_tokens": tokens, "temperature": 0, "ignore_eos": true,
+		"messages": []map[string]any{{"role": "user", "content": []map[string]any{
+			{"type": kind + "_url", kind + "_url": map[string]any{"url": url}},
+			{"type": "text", "text": "What is in the picture, and where does the water go?"},
+		}}},
+	}
+	if i%2 == 1 {
+		body["temperature"], body["seed"] = 1, 700+i
+	}
+	return Request{Name: name, Path: "/v1/chat/completions", Body: body}
+}
+
+func encodePNG(w io.Writer, p image.Image) error  { return png.Encode(w, p) }
+func encodeJPEG(w io.Writer, p image.Image) error { return jpeg.Encode(w, p, nil) }
+
+// pictureFile returns the base64 of a file with an image, a different one for each i.
+func pictureFile(i, side int, encode func(io.Writer, image.Image) error) (string, error) {
 	p := image.NewGray(image.Rect(0, 0, side, side))
 	for at := range p.Pix {
 		p.Pix[at] = byte(at%side*(i+1) + at/side*3)
 	}
 	var b bytes.Buffer
-	if err := png.Encode(&b, p); err != nil {
+	if err := encode(&b, p); err != nil {
 		return "", fmt.Errorf("picture %d: %w", i, err)
 	}
-	return "data:image/png;base64," + base64.StdEncoding.EncodeToString(b.Bytes()), nil
+	return base64.StdEncoding.EncodeToString(b.Bytes()), nil
 }
 
 // withField returns the request with one more field.

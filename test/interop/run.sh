@@ -4,7 +4,8 @@
 # also against "penstock sim" in every dialect. browser.sh
 # then opens the reports of replay and bench in Chromium, zmtp.sh holds our
 # ZeroMQ sockets against libzmq, nats.sh has a nats-server that is too old refused, and
-# vllmtests/run.sh runs vLLM's own tests of its parsers against ours.
+# vllmtests/run.sh runs vLLM's own tests of its parsers against ours, and ucx/run.sh the
+# transport of bulk data over UCX against Debian's.
 # Usage: test/interop/run.sh [PENSTOCK_BINARY]; without one it builds it.
 # Needs Go; Python is installed if the machine can (Debian), JavaScript needs
 # node and npm. What cannot be installed is left out, and said so loudly.
@@ -115,9 +116,10 @@ script() {
   summary+="$(printf '%-8s %-26s %3ss' "$verdict" "$name" "$((SECONDS - began))")"$'\n'
 }
 script "reports in a browser" ./browser.sh
-script "libzmq" ./zmtp.sh
+script "libzmq" env PENSTOCK_BINARY="$bin" ./zmtp.sh
 script "a nats-server too old" ./nats.sh "$bin"
 script "vLLM's parser tests" ./vllmtests/run.sh
+script "bulk data over UCX" ./ucx/run.sh -short
 
 # Both servers end well when asked to.
 for pid in "${pids[@]}"; do kill -INT "$pid"; done

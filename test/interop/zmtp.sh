@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Holds penstock/internal/zmtp against libzmq, both ways: once with the one that
-# pyzmq from PyPI brings, and once with Debian's (python3-zmq), where the machine can
-# install it. Usage: test/interop/zmtp.sh
+# Holds penstock/internal/zmtp against libzmq, both ways, and has libzmq follow the events of
+# an embedding cache: once with the one that pyzmq from PyPI brings, and once with Debian's
+# (python3-zmq), where the machine can install it. Usage: test/interop/zmtp.sh; it builds
+# penstock unless PENSTOCK_BINARY names one.
 # Exits with 77, and says why, if no libzmq could be had.
 set -euo pipefail
 cd "$(dirname "$0")/zmtp"
@@ -24,6 +25,10 @@ else
   missing+=("python3-zmq of the system: $(tail -1 "$work/apt.log" 2>/dev/null || echo "no apt-get")")
 fi
 
+if [ -z "${PENSTOCK_BINARY:-}" ]; then
+  (cd ../../.. && go build -o "$work/penstock" ./cmd/penstock)
+  export PENSTOCK_BINARY="$work/penstock"
+fi
 for what in "${missing[@]}"; do echo "SKIPPED: $what"; done
 [ "${#pythons[@]}" -gt 0 ] || exit 77
 for python in "${pythons[@]}"; do

@@ -2,8 +2,8 @@
 # Runs the fleets of docs/tutorial.md and docs/ops/fleet.md, as they are written there for
 # several hosts, in two network namespaces with the addresses of the page, host names
 # of their own and one link. Then it adds what a fleet may have besides: a worker beside the frontend, a
-# router, a second frontend, events over ZeroMQ, and a worker that tells others a
-# loopback address, which doctor must name.
+# router, a second frontend, events over ZeroMQ, an encode worker on the other host, a holder of rows there, a worker
+# that tells others a loopback address, which doctor must name, and media which a worker fetches from the other host.
 # Usage: test/netns/run.sh PENSTOCK_BINARY
 # It takes root and the program ip (iproute2). Exits with 77, and says why, if no
 # namespaces can be made.
@@ -147,6 +147,49 @@ on 6 penstock doctor --for worker --nats nats://10.0.0.5:4223 --event-plane zmq 
 grep -q 'ok    event plane .*all 2 processes' "$work/doctor-zmq.log" || fails "doctor does not hear both processes over ZeroMQ"
 echo "ok: doctor hears both event planes"
 
+# What is encoded on 10.0.0.6 for a worker on 10.0.0.5, which has no memory in common with it, is answered as by up.
+sound() {
+  printf 'RIFF\244\076\000\000WAVEfmt \020\000\000\000\001\000\001\000\200\076\000\000\000\175\000\000\002\000\020\000data\200\076\000\000'
+  head -c 16000 "$bin"
+}
+cat >"$work/show.json" <<EOF
+{"model": "penstock-tiny", "max_tokens": 12, "temperature": 0, "messages": [{"role": "user", "content": [
+ {"type": "image_url", "image_url": {"url": "data:image/png;base64,$(base64 -w0 examples/multimodal/picture.png)"}},
+ {"type": "audio_url", "audio_url": {"url": "data:audio/wav;base64,$(sound | base64 -w0)"}},
+ {"type": "text", "text": "What is shown?"}]}]}
+EOF
+shown() { on 5 curl -sf -m 20 "$1/v1/chat/completions" -H 'Content-Type: application/json' -d "@$work/show.json" | grep -o '"content":"[^"]*"'; }
+start up 5 penstock up --workers 1 --http-addr 127.0.0.1:8004
+start encoding 5 penstock frontend --nats-listen 10.0.0.5:4224 --http-addr 127.0.0.1:8005
+start encoding-5 5 penstock worker --nats nats://10.0.0.5:4224 --http-addr 127.0.0.1:8006
+start encoding-6 6 penstock worker --nats nats://10.0.0.5:4224 --http-addr 127.0.0.1:8006 --role encode
+eventually "a worker and an encode worker are ready" ready http://127.0.0.1:8005 2
+eventually "up answers about a picture and a sound" shown http://127.0.0.1:8004
+want="$(shown http://127.0.0.1:8004)"
+[ "$(shown http://127.0.0.1:8005)" = "$want" ] || fails "with an encode worker on 10.0.0.6 the answer is not $want"
+for host in 5 6; do
+  on $host curl -sf http://127.0.0.1:8006/metrics | grep '^penstock_encode_jobs_total{outcome="ok"}' >"$work/jobs-$host"
+done
+grep -q ' 0$' "$work/jobs-5" && grep -q ' 2$' "$work/jobs-6" || fails "not encoded on 10.0.0.6: $(cat "$work"/jobs-*)"
+echo "ok: an encode worker on 10.0.0.6 encodes for a worker on 10.0.0.5"
+
+# What one of two workers on different hosts has encoded the other one fetches from it.
+start holding 5 penstock frontend --nats-listen 10.0.0.5:4225 --http-addr 127.0.0.1:8007 --router-mode round-robin
+start holding-5 5 penstock worker --nats nats://10.0.0.5:4225 --http-addr 127.0.0.1:8008
+start holding-6 6 penstock worker --nats nats://10.0.0.5:4225 --http-addr 127.0.0.1:8008
+eventually "two workers are ready" ready http://127.0.0.1:8007 2
+[ "$(shown http://127.0.0.1:8007)" = "$want" ] || fails "of two workers the answer of the first is not $want"
+known() {
+  for host in 5 6; do on $host curl -sf http://127.0.0.1:8008/metrics | grep -q '^penstock_embedding_index_entries 2$' || return 1; done
+}
+eventually "both workers know who holds the picture and the sound" known
+[ "$(shown http://127.0.0.1:8007)" = "$want" ] || fails "of two workers the answer of the second is not $want"
+for host in 5 6; do
+  on $host curl -sf http://127.0.0.1:8008/metrics | sed -n 's/^penstock_encode_jobs_total{outcome="ok"} //p'
+done >"$work/held-jobs"
+[ "$(sort "$work/held-jobs" | tr '\n' ' ')" = "0 2 " ] || fails "two workers encoded $(tr '\n' ' ' <"$work/held-jobs")objects, want 2 by one of them"
+echo "ok: a worker fetches from the other host what is encoded there"
+
 start loopback 6 penstock worker --nats $nats --rpc-addr 127.0.0.1:0
 named() {
   ! on 5 penstock doctor --for frontend --nats $nats --http-addr 127.0.0.1:0 >"$work/doctor.log" 2>&1 &&
@@ -154,6 +197,34 @@ named() {
 }
 eventually "doctor on 10.0.0.5 names the loopback address of host-6" named
 grep -q 'level=WARN.*loopback' "$work/loopback.log" || fails "the worker with a loopback address does not say so"
+
+# Media. A frontend decodes a picture, or has the processor of an engine on the other host look at it, and lends what
+# comes of it to the worker there, which fetches it over the plane for bulk data.
+start media-5 5 penstock frontend --nats-listen 10.0.0.5:4234 --http-addr 127.0.0.1:8014
+start media-6 6 penstock worker --nats nats://10.0.0.5:4234 --frontend-decoding --mm-transfer network
+start vllm-6 6 penstock sim --dialect vllm --http-addr 127.0.0.1:9001 --served-model-name seer --kv-events tcp://127.0.0.1:9101 \
+  --kv-replay tcp://127.0.0.1:9102 --export-model "$work/seer" --family qwen2-vl
+start features-5 5 penstock frontend --nats-listen 10.0.0.5:4235 --http-addr 127.0.0.1:8015 --dyn-chat-processor vllm
+start features-6 6 penstock worker --nats nats://10.0.0.5:4235 \
+  --engine vllm=http://127.0.0.1:9001,events=tcp://127.0.0.1:9101,replay=tcp://127.0.0.1:9102
+# sees URL MODEL: a conversation about a picture.
+sees() {
+  printf '{"model": "%s", "max_tokens": 8, "messages": [{"role": "user", "content": [{"type": "text", "text": "What is it?"},
+    {"type": "image_url", "image_url": {"url": "data:image/png;base64,%s"}}]}]}' "$2" "$(base64 -w0 examples/multimodal/picture.png)" >"$work/picture.json"
+  on 5 curl -sf -m 20 "$1/v1/chat/completions" -H 'Content-Type: application/json' -d "@$work/picture.json"
+}
+# wrote URL BYTES: what the frontend there has sent over TCP, at least.
+wrote() {
+  on 5 curl -sf "$1/metrics" | grep '^penstock_xfer_bytes_total{side="writer",transport="tcp"}' | awk -v least="$2" '{ print; exit !($2 >= least) }'
+}
+for at in "8014 penstock-tiny" "8015 seer"; do
+  read -r port model <<<"$at"
+  eventually "a conversation about a picture with $model" sees "http://127.0.0.1:$port" "$model"
+  eventually "what was made of it went to 10.0.0.6 over TCP: $(wrote "http://127.0.0.1:$port" 0)" wrote "http://127.0.0.1:$port" 65537
+done
+for log in media-6 features-6; do
+  ! grep -q 'level=\(WARN\|ERROR\).*\(bulk\|fetch\)' "$work/$log.log" || fails "the worker could not fetch over the plane for bulk data"
+done
 
 stop
 echo "the fleet on two hosts passed"

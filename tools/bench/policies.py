@@ -128,7 +128,7 @@ def rows(trace):
         made("agent 0.3/s, mocker-0.2", 8, "agent:rate=0.3,requests=3000", *mocker2, least=98),
         made("chat 2/s, smg-like", 8, "chat:rate=2,requests=5000", *smg),
         made("agent, pauses of minutes", 8, "agent:rate=0.5,requests=3000,think=180s", least=98),
-        made("images", 8, "images:requests=3000"),
+        made("images", 8, "images:requests=3000", "--sim-encoder="),
         made("paced, 8,192 blocks", 4, paced, "--blocks-per-worker", "8192"),
         made("paced, 16,384 blocks", 4, paced, "--blocks-per-worker", "16384"),
         made("paced, 32,768 blocks", 4, paced, "--blocks-per-worker", "32768"),

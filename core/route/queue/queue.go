@@ -101,7 +101,7 @@ type QueuedRequest struct {
 	Priority Priority
 	// Lane is equal for requests which wait for the same workers.
 	Lane uint64
-	// Client is whose request it is; 0 is a client too.
+	// Client is whose request it is; 0 is that of requests without an API key.
 	Client uint64
 	// LatestStart is until when the request must be placed to meet its target; 0 if it has none. Missed says that
 	// the target cannot be met any more.
@@ -174,7 +174,11 @@ func (q *Queue) Push(now kv.Mono, item QueuedRequest, value any) (*Entry, error)
 	}
 	of := q.shares.find(item.Client)
 	if !of.hasRoom(&q.cfg, q.count, q.tokens) {
-		return nil, q.newFullError("%d requests of this API key wait for a worker already, which is its share of the queue; try again", of.waiting)
+		whose := "of this API key"
+		if item.Client == 0 {
+			whose = "without an API key"
+		}
+		return nil, q.newFullError("%d requests %s wait for a worker already, which is their share of the queue; try again", of.waiting, whose)
 	}
 	item.Priority.Jump = max(0, item.Priority.Jump)
 	q.lastNumber++

@@ -159,12 +159,15 @@ func TestClientsShareTheDepth(t *testing.T) {
 				e, err := q.Push(0, QueuedRequest{Client: client, Tokens: 10}, "")
 				if err != nil {
 					refused(t, err)
+					if want := map[bool]string{true: "requests without an API key", false: "requests of this API key"}[client == 0]; !strings.Contains(err.Error(), want) {
+						t.Errorf("%v, want %s", err, want)
+					}
 					return entries
 				}
 				entries = append(entries, e)
 			}
 		}
-		first, second := fill(1), fill(2)
+		first, second := fill(0), fill(2)
 		if len(first) != 80 || len(second) < 8 || len(second) > 10 {
 			t.Errorf("one client has %d of 90 entries, and the next one %d", len(first), len(second))
 		}

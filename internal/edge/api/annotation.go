@@ -136,7 +136,7 @@ func AppendExt(dst []byte, x *AnswerExt) []byte {
 		return dst
 	}
 	if x.Query != nil {
-		return appendQueryAnswer(dst, x.Query, x.Annotated)
+		return appendQueryAnswer(dst, x)
 	}
 	dst = strictjson.AppendInt(dst, `,"nvext":{"attempts":`, len(x.Attempts))
 	dst = append(dst, `,"workers":[`...)
@@ -149,7 +149,35 @@ func AppendExt(dst []byte, x *AnswerExt) []byte {
 		dst = append(dst, ',')
 		dst = appendWorkerFields(dst, x.Attempts[n-1].Worker)
 	}
+	dst = appendMediaMembers(dst, x)
 	return append(x.Annotated.AppendMembers(dst), '}')
+}
+
+// appendMediaMembers appends what happened to the request's media, each member preceded by a comma.
+func appendMediaMembers(dst []byte, x *AnswerExt) []byte {
+	for i, m := range x.MediaDropped {
+		if i == 0 {
+			dst = append(dst, `,"media_dropped":[`...)
+		}
+		dst = strictjson.AppendComma(dst, i)
+		dst = strictjson.AppendInt(dst, `{"index":`, m.Index)
+		dst = append(strictjson.AppendMember(dst, `,"kind":`, m.Kind), '}')
+		if i == len(x.MediaDropped)-1 {
+			dst = append(dst, ']')
+		}
+	}
+	for i, m := range x.MediaHalved {
+		if i == 0 {
+			dst = append(dst, `,"media_halved":[`...)
+		}
+		dst = strictjson.AppendComma(dst, i)
+		dst = strictjson.AppendInt(dst, `{"index":`, m.Index)
+		dst = append(strictjson.AppendInt(dst, `,"times":`, m.Times), '}')
+		if i == len(x.MediaHalved)-1 {
+			dst = append(dst, ']')
+		}
+	}
+	return dst
 }
 
 func appendAttempt(dst []byte, a Attempt) []byte {
@@ -186,7 +214,8 @@ func appendWorkerMembers(dst []byte, w kv.Worker) []byte {
 	return dst
 }
 
-func appendQueryAnswer(dst []byte, q *QueryAnswer, a *Annotated) []byte {
+func appendQueryAnswer(dst []byte, x *AnswerExt) []byte {
+	q := x.Query
 	dst = append(dst, `,"nvext":{`...)
 	dst = appendWorkerFields(dst, q.Worker)
 	dst = strictjson.AppendInt(dst, `,"overlap_blocks":`, q.OverlapBlocks)
@@ -195,5 +224,6 @@ func appendQueryAnswer(dst []byte, q *QueryAnswer, a *Annotated) []byte {
 	if q.TextOnly != "" {
 		dst = strictjson.AppendMember(dst, `,"text_only":`, q.TextOnly)
 	}
-	return append(a.AppendMembers(dst), '}')
+	dst = appendMediaMembers(dst, x)
+	return append(x.Annotated.AppendMembers(dst), '}')
 }

@@ -108,10 +108,24 @@ type AnswerExt struct {
 	WorkerFields bool
 	// Query, if not nil, replaces all of it: the request was only a query.
 	Query *QueryAnswer
+	// MediaDropped are the media without which the request was served, MediaHalved those which were made smaller for
+	// it, ascending by index.
+	MediaDropped []DroppedMedia
+	MediaHalved  []HalvedMedia
 	// Annotated answers the request's annotations if the answer has no events for them; nil if there are
 	// none.
 	Annotated *Annotated
 }
+
+// DroppedMedia is an object without which a request was served. Index counts the media of the request from 0, and Kind
+// says why.
+type DroppedMedia struct {
+	Index int
+	Kind  string
+}
+
+// HalvedMedia is an object which was halved so often: its frames, or its resolution.
+type HalvedMedia struct{ Index, Times int }
 
 // IsQuery reports whether x, which may be nil, answers a query.
 func (x *AnswerExt) IsQuery() bool { return x != nil && x.Query != nil }

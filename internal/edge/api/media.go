@@ -33,6 +33,8 @@ type Media struct {
 	URL string
 	// Name is the client's own name of the object (uuid); "" if there is none.
 	Name string
+	// Halvings is how often the object is halved before it is encoded. The server sets it.
+	Halvings int
 }
 
 // HasMedia reports whether a message contains media.
@@ -56,6 +58,22 @@ func (r *Request) MediaObjects() []*Media {
 		}
 	}
 	return all
+}
+
+// RemoveMedia removes an object from the conversation: the request is then as if it had been sent without it. It is not
+// for the Messages API, whose messages have parts only for media.
+func (r *Request) RemoveMedia(m *Media) {
+	for i := range r.Messages {
+		of := &r.Messages[i]
+		j := slices.IndexFunc(of.Parts, func(p Part) bool { return p.Media == m })
+		if j < 0 {
+			continue
+		}
+		of.Parts = slices.Delete(of.Parts, j, j+1)
+		if len(of.Parts) == 0 {
+			of.Parts = nil // as a content without parts
+		}
+	}
 }
 
 // MediaCount counts the media objects of a request. The zero value is ready to use.

@@ -203,7 +203,21 @@ type RequestExt struct {
 	Override route.Override
 	// WorkerFields requests nvext.worker_id in the answer.
 	WorkerFields bool
+	// MediaFailure is media_failure: what happens if an object of the request cannot be had or encoded.
+	MediaFailure MediaPolicy
 }
+
+// MediaPolicy says what happens to a request of which an object fails.
+type MediaPolicy uint8
+
+// The policies.
+const (
+	FailRequest MediaPolicy = iota // the request fails
+	TextOnly                       // it is served without the object, and the answer says so
+)
+
+// MediaPolicyNames are the names of the policies, in order.
+func MediaPolicyNames() []string { return []string{"fail", "text_only"} }
 
 // PinnedWorker returns the worker and rank which must serve the request; the zero Worker if the router may
 // choose. It returns a *fault.Error if there is a rank without a worker.

@@ -111,6 +111,8 @@ func TestDecodeChat(t *testing.T) {
 			r.Ext.Override.MoE = &route.MoEQuery{Layer: ptr(uint32(0))}
 		}},
 		{`"nvext":{"greed_sampling":true}`, func(r *api.Request) { r.Temperature = ptr(0.0) }},
+		{`"nvext":{"media_failure":"fail"}`, func(*api.Request) {}},
+		{`"nvext":{"media_failure":"text_only"}`, func(r *api.Request) { r.Ext.MediaFailure = api.TextOnly }},
 		{`"nvext":{"decode_worker_id":5,"prefill_worker_id":6,"agent_context":{"session_id":"x"},"use_raw_prompt":false}`, func(r *api.Request) { r.Ext.Worker = 5 }},
 	}
 	for _, tt := range tests {
@@ -486,6 +488,8 @@ func TestDecodeRefuses(t *testing.T) {
 		{api.Chat, chat(`"nvext":{"token_data":[]}`), "nvext.token_data", "must not be empty"},
 		{api.Chat, chat(`"nvext":{"router_config_override":{"overlap_score_weight":-1}}`), "nvext.router_config_override.overlap_score_weight", "between 0"},
 		{api.Chat, chat(`"nvext":{"router_config_override":{"router_mode":"best"}}`), "nvext.router_config_override.router_mode", "one of kv, time, round-robin"},
+		{api.Chat, chat(`"nvext":{"media_failure":"drop"}`), "nvext.media_failure", "must be fail or text_only"},
+		{api.Chat, chat(`"nvext":{"media_failure":true}`), "nvext.media_failure", "string"},
 		{api.Chat, chat(`"nvext":{"extra_fields":["timing"]}`), "nvext.extra_fields[0]", "not supported"},
 		{api.Chat, chat(`"nvext":{"greed_sampling":true},"temperature":1`), "nvext.greed_sampling", "contradicts"},
 		{api.Chat, chat(`"nvext":{"annotations":[` + strings.Repeat(`"token_ids",`, 32) + `"a"]}`), "nvext.annotations", "at most 32"},

@@ -120,7 +120,10 @@ func components() []component {
 			list(`{`+closed+`"required":["prompt","attempt","worker_id","dp_rank","overlap_blocks","predicted_cached_tokens"],"properties":{"prompt":`+integer+`,"attempt":`+integer+`,`+
 				`"worker_id":`+integer+`,"dp_rank":`+integer+`,"overlap_blocks":`+integer+`,"predicted_cached_tokens":`+integer+`,"reported_cached_tokens":`+integer+`,"inexact":{"const":true}}}`) + `,` +
 			`"worker_id":{` + closed + `"required":[` + workerNames + `],"properties":{` + workerMembers + `}},` +
-			`"overlap_blocks":` + integer + `,"token_ids":` + list(integer) + `,"text_only":` + text + `,"request_id":` + text + `,"formatted_prompt":` + text + `,` +
+			`"overlap_blocks":` + integer + `,"token_ids":` + list(integer) + `,"text_only":` + text + `,` +
+			`"media_dropped":` + list(`{`+closed+`"required":["index","kind"],"properties":{"index":`+integer+`,"kind":`+text+`}}`) + `,` +
+			`"media_halved":` + list(`{`+closed+`"required":["index","times"],"properties":{"index":`+integer+`,"times":`+integer+`}}`) + `,` +
+			`"request_id":` + text + `,"formatted_prompt":` + text + `,` +
 			`"llm_metrics":{` + closed + `"required":["input_tokens","output_tokens","chunk_tokens","cached_tokens",` + workerNames + `],"properties":{` +
 			`"input_tokens":` + integer + `,"output_tokens":` + integer + `,"chunk_tokens":` + integer + `,"cached_tokens":` + orNull(integer) + `,` + workerMembers + `}}}}`},
 		{"Embeddings", `{` + closed + `"required":["object","data","model","usage"],"properties":{"object":{"const":"list"},"model":` + text + `,` +

@@ -9,6 +9,7 @@ import (
 type toolFormat struct {
 	names     []string // the first is ours, engines use the others
 	open      []string // markers which start calls; the arg of open is the index here
+	inner     string   // what starts the next call of a section; "" if each has a marker of open
 	bare      []string // what starts calls where content starts; the arg of open is negative
 	drop      []string // tokens without meaning
 	separator string   // bytes between bare calls
@@ -47,16 +48,19 @@ var formats = []toolFormat{
 	{
 		names:   []string{"deepseek_v32", "deepseekv32"},
 		open:    []string{"<｜DSML｜function_calls>", "<｜DSML｜invoke name="},
+		inner:   "<｜DSML｜invoke name=",
 		machine: func() callMachine { return newElementMachine(dsml) },
 	},
 	{ // the model spells its first tag in several ways
 		names:   []string{"deepseek_v4", "deepseekv4"},
 		open:    []string{"<｜DSML｜tool_calls>", "<｜DSML｜invoke name=", "<｜DSML｜toolcalls>", "<｜DSML｜tool>"},
+		inner:   "<｜DSML｜invoke name=",
 		machine: func() callMachine { return newElementMachine(dsmlV4) },
 	},
 	{
 		names:   []string{"deepseek_v41", "deepseekv41"},
 		open:    []string{"<｜DSML｜ calls>", "<｜DSML｜ invoke name="},
+		inner:   "<｜DSML｜ invoke name=",
 		machine: func() callMachine { return newElementMachine(dsmlV41) },
 	},
 	{
@@ -68,7 +72,7 @@ var formats = []toolFormat{
 	{names: []string{"harmony", "gpt_oss", "gpt-oss", "openai"}, harmony: true},
 	{names: []string{"glm45", "glm", "glm47"}, open: []string{"<tool_call>"}, machine: func() callMachine { return newElementMachine(glm) }},
 	{
-		names: []string{"minimax_m2", "minimax", "minimax-m2"}, open: []string{"<minimax:tool_call>"},
+		names: []string{"minimax_m2", "minimax", "minimax-m2"}, open: []string{"<minimax:tool_call>"}, inner: "<invoke name=",
 		machine: func() callMachine { return newElementMachine(miniMax) },
 	},
 	{names: []string{"minimax_m3", "minimax-m3"}, open: []string{tagPrefix + "<tool_call>"}, machine: newNestedMachine},

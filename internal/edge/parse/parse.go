@@ -122,8 +122,10 @@ type Grammar struct {
 	shortIDs          bool
 	start, mid, after markerSet // for content: before any output, amid, directly after a call
 	rethink, think    markerSet // for reasoning: before any output, amid
+	section           markerSet // think, after a section whose first call is of no known function
 	thinks            bool
-	forced            bool // the default is to start inside reasoning
+	forced            bool   // the default is to start inside reasoning
+	label             string // of reasoning, without white space; "" if it has none
 	markup            []string
 }
 
@@ -147,6 +149,7 @@ type Parser struct {
 	tentative       bool   // heldMarkup may prove not to be a call
 	callInReasoning bool   // the tentative call is inside reasoning
 	isToken         bool   // the text being read is one token
+	inSection       bool   // such a section began in this reasoning
 	answerOpened    bool   // the marker answer was read, which answerEnd follows
 	answerEnded     bool   // space contains answerEnd
 	heldMarkup      []byte // markup as written
@@ -198,7 +201,7 @@ func CompileGrammar(cfg Config) (*Grammar, error) {
 	}
 	g.harmony, g.harmonyCalls = f.harmony || s.harmony, f.harmony
 	g.machine, g.shortIDs = f.machine, f.shortIDs
-	g.thinks, g.forced = len(s.end) > 0, s.forced
+	g.thinks, g.forced, g.label = len(s.end) > 0, s.forced, strings.TrimSpace(s.label)
 	g.buildMarkerSets(&f, &s)
 	g.collectMarkup(&f, &s)
 	if cfg.HasToken != nil {
@@ -256,7 +259,10 @@ func (g *Grammar) buildMarkerSets(f *toolFormat, s *reasoningStyle) {
 	for _, c := range f.separator {
 		g.after.addMarker(markerRule{string(c), actDrop, 0})
 	}
-	g.think, g.rethink = newMarkerSet(done...), newMarkerSet(done...)
+	g.think, g.rethink, g.section = newMarkerSet(done...), newMarkerSet(done...), newMarkerSet(done...)
+	if f.inner != "" && len(g.known) > 0 {
+		g.section.addMarker(markerRule{f.inner, actUnclosed, 1})
+	}
 	for _, m := range s.open { // a model may repeat what its template wrote
 		g.rethink.addMarker(markerRule{m, actDrop, 0})
 	}
@@ -327,6 +333,9 @@ func (p *Parser) PushToken(dst []Event, text []byte) []Event {
 // Close ends the text and appends the last events to dst. The parser must not be used afterwards.
 func (p *Parser) Close(dst []Event) []Event {
 	p.beginEvents(dst)
+	if p.markers == &p.rethink && p.label != "" && string(p.held) == p.label {
+		p.held = p.held[:0] // the answer was cut off behind the label, which is not reasoning
+	}
 	for len(p.held) > 0 {
 		c := p.held[0]
 		p.held = p.held[1:]
@@ -382,6 +391,7 @@ func (p *Parser) emitText(k EventKind, text ...byte) {
 func (p *Parser) beginCall(name, id string) bool {
 	if p.callInReasoning {
 		if !p.known[name] {
+			p.inSection = true
 			p.abandonCall()
 			return false
 		}

@@ -177,7 +177,7 @@ func TestMarkersArePrefixFree(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		sets := []*markerSet{p.markers, &p.start, &p.mid, &p.after, &p.think, &p.rethink}
+		sets := []*markerSet{p.markers, &p.start, &p.mid, &p.after, &p.think, &p.rethink, &p.section}
 		if p.tool != nil {
 			for _, s := range p.tool.markerSets() { // in addition to which the markers of reasoning count
 				sets = append(sets, s, &markerSet{literals: slices.Concat(s.literals, p.think.literals)})

@@ -18,6 +18,7 @@ type literalConverter struct {
 	word         []byte // which the next byte completes
 	spaced       bool   // white space follows word
 	comma        bool   // not written yet
+	missing      bool   // nothing follows the last colon yet
 }
 
 // rawQuote stands for a token which quotes: there are no escapes inside.
@@ -60,10 +61,13 @@ func (l *literalConverter) convertByte(dst []byte, c byte) []byte {
 	switch c {
 	case ' ', '\n', '\r', '\t':
 	case ',':
+		dst = l.writeMissing(dst)
 		l.comma = true
 	case ':':
 		dst = append(dst, c)
+		l.missing = true
 	case '(', '[', '{':
+		l.missing = false
 		dst = l.writeComma(dst)
 		l.depth++
 		if c == '(' {
@@ -71,6 +75,7 @@ func (l *literalConverter) convertByte(dst []byte, c byte) []byte {
 		}
 		dst = append(dst, c)
 	case ')', ']', '}':
+		dst = l.writeMissing(dst)
 		l.comma = false
 		l.depth--
 		if c == ')' {
@@ -78,9 +83,11 @@ func (l *literalConverter) convertByte(dst []byte, c byte) []byte {
 		}
 		dst = append(dst, c)
 	case '"', '\'':
+		l.missing = false
 		dst = append(l.writeComma(dst), '"')
 		l.quote, l.opening = c, 1
 	default:
+		l.missing = false
 		dst = l.writeComma(dst)
 		l.word = append(l.word, c)
 	}
@@ -104,6 +111,15 @@ func (l *literalConverter) writeComma(dst []byte) []byte {
 	return dst
 }
 
+// writeMissing writes the empty string for a value which is not there: {a:,b:1}.
+func (l *literalConverter) writeMissing(dst []byte) []byte {
+	if !l.missing {
+		return dst
+	}
+	l.missing = false
+	return append(dst, '"', '"')
+}
+
 // toggleRawString reads a token which quotes.
 func (l *literalConverter) toggleRawString(dst []byte) []byte {
 	if l.quote == rawQuote {
@@ -111,7 +127,7 @@ func (l *literalConverter) toggleRawString(dst []byte) []byte {
 		return append(dst, '"')
 	}
 	dst = append(l.writeComma(l.flushWord(dst)), '"')
-	l.quote = rawQuote
+	l.quote, l.missing = rawQuote, false
 	return dst
 }
 

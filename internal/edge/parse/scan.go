@@ -135,7 +135,7 @@ func (p *Parser) dispatchByte(c byte) {
 // read; the effect is the same as feeding them.
 func (p *Parser) readPlainText(b []byte) int {
 	t, ok := p.current.(textMachine)
-	if !ok || p.afterMarkup || len(p.held) > 0 || len(p.space) > 0 || p.markers != &p.mid && p.markers != &p.think {
+	if !ok || p.afterMarkup || len(p.held) > 0 || len(p.space) > 0 || p.markers != &p.mid && p.markers != p.reasoningMarkers() {
 		return 0
 	}
 	n := 0

@@ -21,7 +21,7 @@ func (t textMachine) readByte(p *Parser, c byte) {
 	p.afterMarkup = false
 	p.markers = &p.mid
 	if t == reasoningMachine {
-		p.markers = &p.think
+		p.markers = p.reasoningMarkers()
 	}
 	t.endText(p)
 	p.emitText(EventKind(t), c)
@@ -74,7 +74,18 @@ func (t textMachine) endText(p *Parser) {
 
 // endReasoning drops the white space at the end of reasoning. It restores that of the content before the
 // reasoning, which is kept if content follows.
-func (p *Parser) endReasoning() { p.space, p.contentSpace = p.contentSpace, p.space[:0] }
+func (p *Parser) endReasoning() {
+	p.space, p.contentSpace = p.contentSpace, p.space[:0]
+	p.inSection = false
+}
+
+// reasoningMarkers returns the markers amid reasoning.
+func (p *Parser) reasoningMarkers() *markerSet {
+	if p.inSection {
+		return &p.section
+	}
+	return &p.think
+}
 
 // holdMarkup holds what follows, starting with markup, until it proves to be a call.
 func (p *Parser) holdMarkup(markup string) {
@@ -86,7 +97,7 @@ func (p *Parser) holdMarkup(markup string) {
 func (p *Parser) abandonCall() {
 	t, s := contentMachine, &p.mid
 	if p.callInReasoning {
-		t, s = reasoningMachine, &p.think
+		t, s = reasoningMachine, p.reasoningMarkers()
 	}
 	t.endText(p)
 	n := len(p.heldMarkup)

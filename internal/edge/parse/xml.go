@@ -184,8 +184,13 @@ func (e *elementMachine) readByte(p *Parser, c byte) {
 			p.markers = &noMarkers
 		}
 	case elementKey:
-		if !e.glm && c == '>' {
+		switch {
+		case !e.glm && c == '>':
 			e.beginAttributeValue(p)
+			return
+		case !e.glm && c == '<' && bytes.Count(e.buf, []byte{'"'})%2 == 0: // the header has no end, and means nothing
+			e.enterPhase(p, elementBody, &e.body)
+			p.unreadByte(c)
 			return
 		}
 		if len(e.buf) < maxHeld {

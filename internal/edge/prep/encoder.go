@@ -3,6 +3,7 @@ package prep
 import (
 	"context"
 
+	"penstock/core/encode"
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/media"
@@ -27,6 +28,8 @@ type Prompt struct {
 	// client.
 	TextOnlyReason media.Reason
 	TextOnlyError  *fault.Error
+	// FailureKind says that the object which TextOnlyError names failed, and how; NotFailed if none did.
+	FailureKind encode.FailureKind
 	// Release, if not nil, frees what Objects and Features hold, once they are no longer used.
 	Release func()
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"penstock/core/encode"
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/media"
@@ -25,6 +26,9 @@ type Media struct {
 	URL, Name string
 	// Part names the part of the request with the object, and Param the field of its URL, for errors.
 	Part, Param string
+	// Halvings is how often the object is halved, its frames or its resolution, before it is measured and sent: it
+	// is then another object, with a key of its own.
+	Halvings int
 }
 
 // Resolver identifies and measures media. Implementations are safe for concurrent use.
@@ -41,6 +45,8 @@ type Resolver interface {
 // UnresolvedError says why the media of a request do not take part in the choice of a worker.
 type UnresolvedError struct {
 	Reason media.Reason
+	// Kind says that the object which Err names failed, and how; NotFailed if it is not the object's fault.
+	Kind encode.FailureKind
 	// Err is for the client and names the part, if no engine can serve the request anyway.
 	Err *fault.Error
 }
@@ -220,7 +226,7 @@ func (l LocalEncoder) CompletePrompt(ctx context.Context, c *Chat, tokens []kv.T
 	default:
 		return Prompt{}, err
 	}
-	return Prompt{Tokens: l.tokensBeforeMedia(c, tokens), TextOnlyReason: u.Reason, TextOnlyError: u.Err}, nil
+	return Prompt{Tokens: l.tokensBeforeMedia(c, tokens), TextOnlyReason: u.Reason, TextOnlyError: u.Err, FailureKind: u.Kind}, nil
 }
 
 // placeMedia returns the prompt with its media in place.

@@ -23,7 +23,7 @@ const (
 // ModelStatus says whether one model, or one LoRA adapter, can be served.
 type ModelStatus struct {
 	ID string `json:"id"`
-	// Aliases are its other names, which a probe may use.
+	// Aliases are the other names which lead to it. A probe may use them.
 	Aliases []string `json:"aliases,omitempty"`
 	Parent  string   `json:"parent,omitempty"` // the model which an adapter adapts
 	Status  string   `json:"status"`           // Healthy or Unhealthy
@@ -110,9 +110,13 @@ func NewReport(r *http.Request, models []ModelStatus) Report {
 // MarkDraining marks r as that of a process which was told to stop, regardless of what it can still serve.
 func (r *Report) MarkDraining() { r.Status, r.Reason = Draining, "the process was told to stop" }
 
-// findModel returns the model with the given name; if there is none, a model without workers.
+// findModel returns the model to which a name leads; if there is none, a model without workers. An alias leads to its
+// model even if another one has that name: one without workers.
 func findModel(models []ModelStatus, name string) ModelStatus {
-	at := slices.IndexFunc(models, func(m ModelStatus) bool { return m.ID == name || slices.Contains(m.Aliases, name) })
+	at := slices.IndexFunc(models, func(m ModelStatus) bool { return slices.Contains(m.Aliases, name) })
+	if at < 0 {
+		at = slices.IndexFunc(models, func(m ModelStatus) bool { return m.ID == name })
+	}
 	if at < 0 {
 		const most = 256 // limit for an unknown name, in bytes
 		return ModelStatus{ID: name[:min(len(name), most)], Status: Unhealthy, Reason: "no worker is registered for it"}

@@ -10,6 +10,12 @@
 // token limit, and its sequence ends, and releases its blocks, as early as with a fast sink.
 //
 // The package itself waits only on channels: only the Computer takes time.
+//
+// # Media
+//
+// A [MediaComputer] encodes media beside the batches. The scheduler has a request meanwhile, as a sequence with
+// unfinished ranges: its blocks are reserved, and the tokens before its first unfinished object are computed. The
+// request is accepted when all objects are encoded which it needs: an object with a token which is not cached.
 package batch
 
 import (
@@ -44,30 +50,42 @@ type State interface {
 	IsFinished() bool
 }
 
-// PartialComputer is a Computer that can leave out part of a request's preparation if the KV cache has the
-// beginning of the prompt.
-type PartialComputer interface {
-	Computer
-	// SavesByPrefix reports whether StartPartial may do less than StartRequest. It must not wait.
-	SavesByPrefix(req *engine.Request) bool
-	// StartPartial is StartRequest for a request of whose prompt the first cached tokens are in the KV cache. Its
-	// states may be unable to compute them: see PartialState. If they must be computed after all, because blocks
-	// were evicted, the request is started again with StartRequest, as an attempt that continues this one.
-	StartPartial(ctx context.Context, req *engine.Request, stops []kv.Token, cached int) ([]State, error)
-}
-
-// PartialState is a State that cannot compute the tokens before a position.
-type PartialState interface {
-	State
-	// FirstComputable returns that position; 0 if the state can compute all tokens.
-	FirstComputable() int
-}
-
 // HeldState is a State that holds something. Release is called once for each state that StartRequest returned,
 // when the engine computes nothing of the request any more, by the goroutine that called StartRequest.
 type HeldState interface {
 	State
 	Release()
+}
+
+// MediaComputer is a Computer which encodes media beside the batches. The loop calls its methods, which must not wait.
+type MediaComputer interface {
+	Computer
+	// UnfinishedRanges returns the ranges of a choice's prompt which cannot be computed before they are encoded, as
+	// paged.Sequence.Unfinished; nil if there are none. It returns the same for all choices of a request.
+	UnfinishedRanges(s State) []paged.TokenRange
+	// StartEncoding encodes those ranges of a sequence, the choice of s, which end after its first ready tokens, as far
+	// as they are not encoded already, and gives up the others.
+	StartEncoding(id paged.SeqID, s State, ready int)
+	// StopEncoding gives up what is encoded for a sequence which is not scheduled any more.
+	StopEncoding(id paged.SeqID)
+	// AppendEncoded appends the ranges which have been encoded since the last call, those which were encoded when
+	// StartEncoding was called among them. [Engine.Wake] makes the loop call it soon.
+	AppendEncoded(dst []paged.RangeID) []paged.RangeID
+}
+
+// DiscardingComputer is a MediaComputer which gives up what it has encoded once the tokens are computed. If a sequence
+// is preempted after that, StartEncoding is called again. Its encoders may fail.
+type DiscardingComputer interface {
+	MediaComputer
+	// AppendFailed appends the sequences whose ranges cannot be encoded, since the last call. [Engine.Wake] makes the
+	// loop call it soon.
+	AppendFailed(dst []FailedSequence) []FailedSequence
+}
+
+// FailedSequence is a sequence which cannot be computed, and the error of its request.
+type FailedSequence struct {
+	ID  paged.SeqID
+	Err error
 }
 
 // Batch is the input and the output of one computation.
@@ -141,20 +159,11 @@ func (c *Config) schedulerConfig() paged.Config {
 type Engine struct {
 	cfg      Config
 	computer Computer
-	watchers *watch.Broadcaster
-	// batches counts the computed batches.
-	batches atomic.Uint64
+	watchers *watch.Broadcaster[kv.Event]
+	// batches counts the computed batches, encoded the finished ranges of media.
+	batches, encoded atomic.Uint64
 	// wake tells the loop that the inbox, the aborts or the watchers changed.
 	wake chan struct{}
-
-	// restarts counts requests that were started again: see PartialComputer.
-	restarts atomic.Uint64
-
-	// shared is the scheduler, nil unless Run runs. The loop holds the lock except while it waits or computes.
-	shared struct {
-		sync.Mutex
-		sched *paged.Scheduler
-	}
 
 	mu struct {
 		sync.Mutex
@@ -190,7 +199,7 @@ func New(cfg Config, computer Computer) (*Engine, error) {
 		return nil, fmt.Errorf("%s model %s: %w", cfg.Card.Engine, cfg.Card.Name, err)
 	}
 	e := &Engine{cfg: cfg, computer: computer, wake: make(chan struct{}, 1)}
-	e.watchers = watch.New(max(watch.MinBacklog, cfg.Card.Blocks))
+	e.watchers = watch.New(max(watch.MinBacklog, cfg.Card.Blocks), watch.CountHashes)
 	e.mu.load.TotalBlocks = cfg.Card.Blocks
 	return e, nil
 }
@@ -206,18 +215,19 @@ func (e *Engine) Load() engine.Load {
 	l := e.mu.load
 	for _, r := range e.mu.inbox {
 		l.Waiting += len(r.open)
+		l.Ready += len(r.open)
 		l.PrefillTokens += len(r.req.Prompt)
 	}
 	return l
 }
 
-// HealthReport implements engine.HealthSource. Progress changes only with each batch; the queue is as of the
-// loop's last report.
+// HealthReport implements engine.HealthSource. Progress changes only with each batch and each encoded range; the queue
+// is as of the loop's last report.
 func (e *Engine) HealthReport() engine.HealthReport {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	l := &e.mu.load
-	return engine.HealthReport{Progress: e.batches.Load(), HasCounts: true, Running: l.Running, Waiting: l.Waiting, Preempted: l.Preemptions}
+	return engine.HealthReport{Progress: e.batches.Load() + e.encoded.Load(), HasCounts: true, Running: l.Running, Waiting: l.Waiting, Preempted: l.Preemptions}
 }
 
 // Wake makes the loop report events even if it has nothing to compute.

@@ -2,11 +2,9 @@ package batch
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	"penstock/core/fault"
-	"penstock/core/paged"
 	"penstock/internal/engine"
 )
 
@@ -17,46 +15,12 @@ func (e *Engine) Generate(ctx context.Context, req *engine.Request, sink func(*e
 	if err := e.checkRequest(req); err != nil {
 		return err
 	}
-	if len(req.Objects) > 0 { // preparing media is expensive: first check for room
-		if err := e.checkCapacity(1); err != nil {
-			return err
-		}
-	}
-	cached := e.cachedPrefix(req)
-	if cached == 0 {
-		return e.generateFrom(ctx, req, 0, sink)
-	}
-	p := newProgress(req, sink)
-	err := e.generateFrom(ctx, req, cached, p.deliver)
-	if errors.Is(err, errUnprepared) {
-		e.restarts.Add(1)
-		return e.generateFrom(ctx, p.restart(), 0, p.deliver)
-	}
-	return err
-}
-
-// generateFrom serves a request of whose prompt the first cached tokens need not be prepared.
-func (e *Engine) generateFrom(ctx context.Context, req *engine.Request, cached int, sink func(*engine.Delta) error) error {
-	r, err := e.newRequest(ctx, req, cached)
+	r, err := e.newRequest(ctx, req)
 	if err != nil {
 		return err
 	}
 	defer r.releaseStates()
 	return e.serveRequest(ctx, r, sink)
-}
-
-// cachedPrefix returns how many tokens of a prompt are cached now, if the computer can do less for it.
-func (e *Engine) cachedPrefix(req *engine.Request) int {
-	partial, ok := e.computer.(PartialComputer)
-	if !ok || !partial.SavesByPrefix(req) {
-		return 0
-	}
-	e.shared.Lock()
-	defer e.shared.Unlock()
-	if e.shared.sched == nil {
-		return 0
-	}
-	return e.shared.sched.CachedPrefix(paged.Sequence{Salt: req.Salt, Tokens: req.Prompt, Prompt: len(req.Prompt), Media: req.Media})
 }
 
 // Prefill computes one prompt for state and draws nothing. The prompt is neither served from the prefix cache
@@ -109,29 +73,15 @@ func (e *Engine) submitRequest(r *request) error {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if err := e.checkCapacityLocked(len(r.open)); err != nil {
-		return err
+	switch n := len(r.open); {
+	case e.mu.phase == phaseStopped:
+		return stoppedError()
+	case e.mu.sequences+n > e.cfg.MaxSeqs+e.cfg.MaxWaiting:
+		return fault.New(fault.Overloaded, "the engine's queue is full: %d sequences are running or waiting; try again later", e.mu.sequences)
 	}
 	e.mu.sequences += len(r.open)
 	e.mu.inbox = append(e.mu.inbox, r)
 	e.wakeLoop()
-	return nil
-}
-
-// checkCapacity returns why n more sequences are not possible now, or nil.
-func (e *Engine) checkCapacity(n int) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.checkCapacityLocked(n)
-}
-
-func (e *Engine) checkCapacityLocked(n int) error {
-	if e.mu.phase == phaseStopped {
-		return stoppedError()
-	}
-	if e.mu.sequences+n > e.cfg.MaxSeqs+e.cfg.MaxWaiting {
-		return fault.New(fault.Overloaded, "the engine's queue is full: %d sequences are running or waiting; try again later", e.mu.sequences)
-	}
 	return nil
 }
 

@@ -31,30 +31,118 @@ func (l *loop) takeInbox() {
 	l.mu.Unlock()
 	l.taken = append(l.taken, inbox...)
 	for _, r := range inbox {
-		r.out.markAccepted()
+		if l.media == nil || len(r.req.Media) == 0 {
+			l.acceptRequest(r)
+		}
 		if err := l.addChoice(r.open[0]); err != nil {
 			l.failRequest(r, err)
 		}
 	}
 }
 
+func (l *loop) acceptRequest(r *request) {
+	r.accepted = true
+	r.out.markAccepted()
+}
+
+// acceptEncoded accepts the request of c if all is encoded which c needs. What is cached may be evicted until c has its
+// blocks.
+func (l *loop) acceptEncoded(c *choiceSequence) {
+	if !c.request.accepted && (c.reserved || len(c.unfinished) == 0) && !slices.ContainsFunc(c.unfinished, func(r paged.TokenRange) bool { return r.End > c.ready }) {
+		l.acceptRequest(c.request)
+	}
+}
+
 // addChoice adds a choice to the scheduler.
 func (l *loop) addChoice(c *choiceSequence) error {
 	l.lastID++
-	err := l.sched.AddSequence(paged.Sequence{
+	seq := paged.Sequence{
 		ID:     l.lastID,
 		Salt:   c.request.req.Salt,
 		Tokens: c.allTokens(),
 		Prompt: len(c.request.req.Prompt),
 		Media:  c.request.req.Media,
 		Reuse:  c.request.reuse,
-	})
-	if err != nil {
+	}
+	if l.media != nil && len(seq.Media) > 0 {
+		seq.Unfinished, seq.Reopens = l.media.UnfinishedRanges(c.state), l.discards != nil
+	}
+	if err := l.sched.AddSequence(seq); err != nil {
 		return err
 	}
 	c.id, c.scheduled = l.lastID, true
 	l.scheduled[c.id] = c
+	c.unfinished = seq.Unfinished
+	if len(seq.Unfinished) > 0 {
+		l.startEncoding(c, l.sched.CachedPrefix(seq))
+		return nil
+	}
+	l.acceptEncoded(c)
 	return nil
+}
+
+// startEncoding encodes what c needs if its first ready tokens are there.
+func (l *loop) startEncoding(c *choiceSequence, ready int) {
+	c.ready = ready
+	l.media.StartEncoding(c.id, c.state, ready)
+}
+
+// takeEncoded finishes the ranges which have been encoded, and reports whether there were any.
+func (l *loop) takeEncoded() bool {
+	if l.media == nil {
+		return false
+	}
+	l.ranges = l.media.AppendEncoded(l.ranges[:0])
+	for _, r := range l.ranges {
+		if l.sched.FinishRange(r) {
+			l.encoded.Add(1)
+		}
+		if c := l.scheduled[r.Seq]; c != nil && r.Index >= 0 && r.Index < len(c.unfinished) {
+			c.unfinished[r.Index] = paged.TokenRange{}
+			l.acceptEncoded(c)
+		}
+	}
+	return len(l.ranges) > 0
+}
+
+// failUnencoded ends the requests whose media cannot be encoded. They must not be in a plan.
+func (l *loop) failUnencoded() {
+	if l.discards == nil {
+		return
+	}
+	l.failed = l.discards.AppendFailed(l.failed[:0])
+	for _, f := range l.failed {
+		if c := l.scheduled[f.ID]; c != nil {
+			l.failRequest(c.request, f.Err)
+		}
+	}
+	clear(l.failed)
+}
+
+// repeatPreempted encodes again what the sequences need which the plan has preempted, and which was given up.
+func (l *loop) repeatPreempted() {
+	if l.discards == nil {
+		return
+	}
+	for _, id := range l.plan.Preempted {
+		if c := l.scheduled[id]; c != nil && len(c.unfinished) > 0 {
+			c.reserved = false
+			req := c.request.req
+			l.startEncoding(c, l.sched.CachedPrefix(paged.Sequence{Salt: req.Salt, Tokens: req.Prompt, Media: req.Media, Reuse: c.request.reuse}))
+		}
+	}
+}
+
+// startReserved encodes what the sequences need which the plan has admitted: blocks which were cached when a sequence
+// was added may be gone, and others may have come.
+func (l *loop) startReserved() {
+	for _, r := range l.plan.Reserved {
+		if c := l.scheduled[r.ID]; c != nil {
+			c.reserved = true
+			l.startEncoding(c, r.Ready)
+			l.acceptEncoded(c)
+		}
+	}
 }
 
 // startFollowers starts the choices that waited until the first choice had computed their common prompt.
@@ -96,12 +184,18 @@ func (l *loop) removeChoice(c *choiceSequence) {
 	if c.scheduled {
 		l.sched.RemoveSequence(c.id)
 		delete(l.scheduled, c.id)
+		if len(c.unfinished) > 0 {
+			l.media.StopEncoding(c.id)
+		}
 	}
 }
 
 // finishRequest removes a request from the loop. publishReport informs its caller.
 func (l *loop) finishRequest(r *request, err error) {
 	r.finished = true
+	if err == nil {
+		r.out.markAccepted() // it may have ended within the step that admitted it
+	}
 	l.ended = append(l.ended, finishedRequest{r, err})
 	i := slices.Index(l.taken, r)
 	l.taken = slices.Delete(l.taken, i, i+1)

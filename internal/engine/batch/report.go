@@ -54,6 +54,8 @@ func (l *loop) reportLoad() {
 	l.mu.load.CachedBlocks = stats.CachedBlocks
 	l.mu.load.PrefillTokens = stats.PrefillTokens
 	l.mu.load.Preemptions = stats.Preemptions
+	l.mu.load.Encoding, l.mu.load.Active = stats.Encoding, stats.Active
+	l.mu.load.Ready = stats.Running + stats.Waiting + held - stats.Encoding - stats.Active
 }
 
 // deliverResults puts tokens and ends into the outboxes.

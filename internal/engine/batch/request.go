@@ -24,6 +24,7 @@ type request struct {
 	open             []*choiceSequence
 	followersStarted bool // the others were started
 	cached           int  // prompt tokens that the first choice found in the cache
+	accepted         bool
 	finished         bool // the scheduler has none of its choices
 	// reuse is off for a call of Prefill. Such a request has one choice, which ends when its prompt is
 	// computed.
@@ -32,26 +33,29 @@ type request struct {
 
 // choiceSequence is one sequence of a request. The loop owns it.
 type choiceSequence struct {
-	request         *request
-	index           int
-	id              paged.SeqID
-	scheduled       bool // the scheduler has it
+	request   *request
+	index     int
+	id        paged.SeqID
+	scheduled bool // the scheduler has it
+	// unfinished are the ranges with which it was added, those which were encoded since are zero; nil without any. Those
+	// which end after its first ready tokens are needed.
+	unfinished      []paged.TokenRange
+	ready           int
+	reserved        bool // it has the blocks for all its tokens; unknown without unfinished ranges
 	state           State
-	firstComputable int        // position; see PartialState
 	stops           []kv.Token // tokens that end it
 	output          int        // tokens so far
 	maxOutput       int        // limit of output
 	cachedDelivered bool       // its cached count was delivered
 }
 
-// newRequest returns the engine's form of req, which is valid, or the computer's refusal. The states may be
-// unable to compute the first cached tokens.
-func (e *Engine) newRequest(ctx context.Context, req *engine.Request, cached int) (*request, error) {
+// newRequest returns the engine's form of req, which is valid, or the computer's refusal.
+func (e *Engine) newRequest(ctx context.Context, req *engine.Request) (*request, error) {
 	stops := req.Stop.Tokens
 	if !req.Stop.IgnoreEOS {
 		stops = slices.Concat(stops, e.cfg.Card.EOS)
 	}
-	states, err := e.startStates(ctx, req, stops, cached)
+	states, err := e.computer.StartRequest(ctx, req, stops)
 	if err != nil {
 		return nil, err
 	}
@@ -63,9 +67,6 @@ func (e *Engine) newRequest(ctx context.Context, req *engine.Request, cached int
 		}
 		before := deliveredTokens(req, i)
 		c := &choiceSequence{request: r, index: i, state: states[i], stops: stops, output: len(before), maxOutput: most}
-		if partial, ok := c.state.(PartialState); ok {
-			c.firstComputable = partial.FirstComputable()
-		}
 		if finish := c.earlierFinish(before); finish != engine.NotFinished {
 			r.out.finishChoice(i, finish)
 			continue
@@ -73,14 +74,6 @@ func (e *Engine) newRequest(ctx context.Context, req *engine.Request, cached int
 		r.open = append(r.open, c)
 	}
 	return r, nil
-}
-
-// startStates calls the computer.
-func (e *Engine) startStates(ctx context.Context, req *engine.Request, stops []kv.Token, cached int) ([]State, error) {
-	if partial, ok := e.computer.(PartialComputer); ok && cached > 0 {
-		return partial.StartPartial(ctx, req, stops, cached)
-	}
-	return e.computer.StartRequest(ctx, req, stops)
 }
 
 // releaseStates releases what the computer holds for a request of which the loop has nothing.

@@ -32,10 +32,10 @@ func (e *Engine) Run(ctx context.Context) error {
 // runOnce handles the inputs of the loop, computes one batch and reports the results. It reports whether
 // there was a batch.
 func (l *loop) runOnce(ctx context.Context) bool {
-	l.shared.Lock()
-	defer l.shared.Unlock()
 	l.takeAborts()
 	l.takeInbox()
+	l.takeEncoded()
+	l.failUnencoded()
 	busy := l.stepBatch(ctx)
 	if busy {
 		l.batches.Add(1)
@@ -47,6 +47,8 @@ func (l *loop) runOnce(ctx context.Context) bool {
 // loop is the state owned by the goroutine of Run.
 type loop struct {
 	*Engine
+	media     MediaComputer      // the computer; nil if it is none
+	discards  DiscardingComputer // the same
 	sched     *paged.Scheduler
 	scheduled map[paged.SeqID]*choiceSequence // choices in the scheduler
 	taken     []*request                      // from the inbox and not released, oldest first
@@ -60,6 +62,8 @@ type loop struct {
 
 	// For the next report.
 	results []tokenResult
+	ranges  []paged.RangeID // scratch of takeEncoded, as failed
+	failed  []FailedSequence
 	ended   []finishedRequest
 	freed   int // choices that ended
 }
@@ -91,17 +95,14 @@ func (e *Engine) newLoop() (*loop, error) {
 		return nil, fault.New(fault.Conflict, "%s model %s: the engine ran already; make a new one", card.Engine, card.Name)
 	}
 	e.mu.phase = phaseRunning
-	e.shared.Lock()
-	defer e.shared.Unlock()
-	e.shared.sched = sched
-	return &loop{Engine: e, sched: sched, scheduled: map[paged.SeqID]*choiceSequence{}}, nil
+	l := &loop{Engine: e, sched: sched, scheduled: map[paged.SeqID]*choiceSequence{}}
+	l.media, _ = e.computer.(MediaComputer)
+	l.discards, _ = e.computer.(DiscardingComputer)
+	return l, nil
 }
 
 // shutDown releases all requests and makes later ones fail.
 func (l *loop) shutDown() {
-	l.shared.Lock()
-	defer l.shared.Unlock()
-	l.shared.sched = nil
 	l.mu.Lock()
 	l.mu.phase = phaseStopped
 	waiting := l.mu.inbox

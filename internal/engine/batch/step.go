@@ -2,7 +2,6 @@ package batch
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
@@ -15,17 +14,12 @@ import (
 // stepBatch computes one batch and reports whether there was one.
 func (l *loop) stepBatch(ctx context.Context) bool {
 	l.planBatch()
-	for l.failUnprepared() {
-		l.planBatch() // without them
-	}
 	if len(l.plan.Work) == 0 {
 		l.dropReferences()
 		return false
 	}
 	l.reportLoad() // a batch may take long, and its requests are no longer in the inbox
-	l.shared.Unlock()
 	err := l.computeBatch(ctx)
-	l.shared.Lock()
 	l.batch.BackToBack = true
 	switch {
 	case err == nil:
@@ -38,33 +32,21 @@ func (l *loop) stepBatch(ctx context.Context) bool {
 	return true
 }
 
-// planBatch plans a batch and prepares it.
+// planBatch plans a batch and prepares it. Ranges which are encoded already may make work for an empty plan.
 func (l *loop) planBatch() {
-	l.sched.Step(&l.plan)
-	for _, id := range l.plan.Failed {
-		// Impossible: a choice ends when it reaches the context length.
-		if c := l.scheduled[id]; c != nil {
-			l.failRequest(c.request, fault.New(fault.Internal, "the sequence outgrew the context; report this"))
-		}
-	}
-	l.prepareBatch()
-}
-
-// errUnprepared ends a request whose states cannot compute what is planned. Generate starts it again.
-var errUnprepared = errors.New("batch: a state cannot compute tokens that are no longer cached")
-
-// failUnprepared ends the requests that are planned and whose states cannot compute the plan, and reports
-// whether there are any: their part of the plan is lost.
-func (l *loop) failUnprepared() (found bool) {
-	for i, c := range l.choices {
-		if l.plan.Work[i].Start < c.firstComputable {
-			found = true
-			if !c.request.finished {
-				l.failRequest(c.request, errUnprepared)
+	for again := true; again; {
+		l.sched.Step(&l.plan)
+		for _, id := range l.plan.Failed {
+			// Impossible: a choice ends when it reaches the context length.
+			if c := l.scheduled[id]; c != nil {
+				l.failRequest(c.request, fault.New(fault.Internal, "the sequence outgrew the context; report this"))
 			}
 		}
+		l.repeatPreempted()
+		l.startReserved()
+		again = l.takeEncoded() && len(l.plan.Work) == 0
 	}
-	return found
+	l.prepareBatch()
 }
 
 // dropReferences releases the memory of the last requests, which can be large, before the loop waits.

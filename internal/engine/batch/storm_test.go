@@ -152,7 +152,7 @@ func TestStepHardlyAllocates(t *testing.T) {
 	}
 	for i := range 8 {
 		req := greedy(i, 20, 280)
-		r, err := e.newRequest(t.Context(), req, 0)
+		r, err := e.newRequest(t.Context(), req)
 		if err != nil {
 			t.Fatal(err)
 		}

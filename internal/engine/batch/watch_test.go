@@ -16,7 +16,7 @@ import (
 // TestSlowWatcherIsStartedOver blocks a watcher until more happened than fits its backlog.
 func TestSlowWatcherIsStartedOver(t *testing.T) {
 	e := small(t, nil)
-	e.watchers = watch.New(20)
+	e.watchers = watch.New(20, watch.CountHashes)
 	ctx := enginetest.Start(t, e)
 	watch, stop := context.WithCancel(ctx)
 	replica, held, release, done := enginetest.NewCacheReplica(), make(chan struct{}), make(chan struct{}), make(chan error, 1)

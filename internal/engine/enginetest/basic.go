@@ -27,11 +27,9 @@ func (s *suite) testCard(t *testing.T) {
 func (s *suite) testLifecycle(t *testing.T) {
 	t.Run("generate waits for run", func(t *testing.T) {
 		e := s.New(t)
-		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-		defer cancel()
 		result := make(chan error, 1)
 		go func() {
-			_, err := Generate(ctx, e, s.newRequest(1, 10, 3))
+			_, err := Generate(t.Context(), e, s.newRequest(1, 10, 3))
 			result <- err
 		}()
 		Start(t, e)

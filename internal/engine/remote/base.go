@@ -79,6 +79,8 @@ type Config struct {
 	// SaltsReportRemedy says how to make the engine report cached tokens, which the proof of salts needs; ""
 	// means NoReportRemedy.
 	SaltsReportRemedy string
+	// TakesEncodings says that the engine takes media which other engines encoded, see [Base.UseEncoders].
+	TakesEncodings bool
 	// ProveSalts starts the proof that the engine isolates salts with Run, not with the first request that
 	// has a salt.
 	ProveSalts bool
@@ -148,7 +150,9 @@ type Base struct {
 	adapters    *adapterList
 	mediaCounts *mediaCounts
 	nextID      atomic.Uint64
-	counters    callCounters
+	// encoders have media encoded; nil if none do.
+	encoders MediaEncoders
+	counters callCounters
 
 	mu struct {
 		sync.Mutex
@@ -168,6 +172,7 @@ var (
 	_ engine.AdapterSource     = (*Base)(nil)
 	_ engine.AdapterWatcher    = (*Base)(nil)
 	_ engine.MediaCountWatcher = (*Base)(nil)
+	_ engine.StartChecker      = (*Base)(nil)
 	_ engine.PassthroughEngine = (*Base)(nil)
 	_ engine.HealthWatcher     = (*Base)(nil)
 )
@@ -210,7 +215,7 @@ func (b *Base) Client() *Client { return b.cfg.Client }
 
 // Run follows the engine's events, load and health until ctx ends.
 func (b *Base) Run(ctx context.Context) error {
-	b.lifecycle.run(ctx, b.watchHealth, b.watchLoad, b.watchCache, b.watchAdapters, b.watchSalts, b.watchMediaCounts)
+	b.lifecycle.run(ctx, b.runEncoders, b.watchHealth, b.watchLoad, b.watchCache, b.watchAdapters, b.watchSalts, b.watchMediaCounts)
 	b.cache.broadcaster.StopWatches()
 	b.cfg.Client.Close()
 	return nil

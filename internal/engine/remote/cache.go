@@ -32,7 +32,7 @@ type CacheSource interface {
 
 // cacheTracker is the known content of an engine's cache and its watchers.
 type cacheTracker struct {
-	broadcaster *watch.Broadcaster
+	broadcaster *watch.Broadcaster[kv.Event]
 	src         CacheSource
 	noteHeard   func() // called when the engine published something; nil before New
 
@@ -52,7 +52,7 @@ type cacheTracker struct {
 const maxBacklog = 4 << 20
 
 func newCacheTracker(blocks int, src CacheSource) *cacheTracker {
-	c := &cacheTracker{broadcaster: watch.New(min(max(watch.MinBacklog, blocks), maxBacklog)), src: src, predictsHits: src.predictsHits()}
+	c := &cacheTracker{broadcaster: watch.New(min(max(watch.MinBacklog, blocks), maxBacklog), watch.CountHashes), src: src, predictsHits: src.predictsHits()}
 	c.mu.held = map[kv.SeqHash]uint8{}
 	return c
 }

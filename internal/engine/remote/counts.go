@@ -62,6 +62,7 @@ func (o *OpenConfig) MediaCounting(card *engine.Card, render func(ctx context.Co
 // mediaCounts is the result of the comparison of an engine's media token counts.
 type mediaCounts struct {
 	recount chan struct{} // of capacity 1: the engine restarted
+	first   chan struct{} // closed when the first comparison has ended
 	mu      struct {
 		sync.Mutex
 		checks  []engine.MediaCheck
@@ -71,7 +72,7 @@ type mediaCounts struct {
 }
 
 func newMediaCounts() *mediaCounts {
-	c := &mediaCounts{recount: make(chan struct{}, 1)}
+	c := &mediaCounts{recount: make(chan struct{}, 1), first: make(chan struct{})}
 	c.mu.changed = make(chan struct{})
 	return c
 }
@@ -136,7 +137,7 @@ func (b *Base) watchMediaCounts(ctx context.Context) {
 	if b.cfg.MediaCounting == nil {
 		return
 	}
-	for {
+	for first := true; ; first = false {
 		bounded, cancel := context.WithTimeout(ctx, countsTimeout)
 		checks := b.compareCounts(bounded)
 		cancel()
@@ -144,11 +145,36 @@ func (b *Base) watchMediaCounts(ctx context.Context) {
 			return
 		}
 		b.mediaCounts.setChecks(checks)
+		if first {
+			close(b.mediaCounts.first)
+		}
 		select {
 		case <-b.mediaCounts.recount:
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// AwaitStartChecks implements [engine.StartChecker].
+func (b *Base) AwaitStartChecks(ctx context.Context) {
+	for b.cfg.ProveSalts {
+		state, changed := b.salts.routeState(b.mainRoute())
+		if state != saltsUntested {
+			break
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+	if b.cfg.MediaCounting == nil {
+		return
+	}
+	select {
+	case <-b.mediaCounts.first:
+	case <-ctx.Done():
 	}
 }
 

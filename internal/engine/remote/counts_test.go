@@ -151,6 +151,9 @@ func TestCountsCompared(t *testing.T) {
 			},
 		}
 	})
+	if b.AwaitStartChecks(t.Context()); len(b.MediaChecks()) != 5 {
+		t.Errorf("%d samples are compared when the first comparison has ended", len(b.MediaChecks()))
+	}
 	lists := make(chan []string, 8)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

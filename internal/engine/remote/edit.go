@@ -27,6 +27,10 @@ type editedBody struct {
 	salt  string // cache_salt
 	// namesMedia says that the engine is sent the keys of the media.
 	namesMedia bool
+	// parts are the parts of the client's request which show media, in order.
+	parts []mediaPart
+	// processes says that the request has arguments of its own for the processing of media.
+	processes bool
 }
 
 // editOptions are the changes to a client's request.
@@ -35,7 +39,12 @@ type editOptions struct {
 	usage string // the stream_options that report usage; "" is no change
 	// names are the names of the request's media for the engine, in order; nil lets the engine choose.
 	names []string
+	// encodings replaces the client's member encodingsKey; nil leaves it.
+	encodings []byte
 }
+
+// encodingsKey is the member of a request by which an engine finds the media that another one encoded.
+const encodingsKey = "ec_transfer_params"
 
 // bodyPatch replaces a part of a body.
 type bodyPatch struct {
@@ -45,10 +54,11 @@ type bodyPatch struct {
 
 // bodyEditor reads a client's request and records the changes in the order of the body.
 type bodyEditor struct {
-	c       strictjson.Cursor
-	patches []bodyPatch
-	parts   []mediaPart // parts that show media
-	members int         // of the object
+	c         strictjson.Cursor
+	patches   []bodyPatch
+	parts     []mediaPart // parts that show media
+	transfers bool        // encodingsKey was there
+	members   int         // of the object
 }
 
 // editRequestBody appends the object body to dst with the changes of w: the model's name, usage reports of
@@ -80,13 +90,16 @@ func editRequestBody(dst, body []byte, w *editOptions) (editedBody, error) {
 	default:
 		add("stream_options", []byte(w.usage))
 	}
+	if w.encodings != nil && !e.transfers {
+		add(encodingsKey, w.encodings)
+	}
 	if len(front) > 0 {
 		if e.members == 0 {
 			front = front[:len(front)-1]
 		}
 		e.patches = append(e.patches, bodyPatch{open, open, front})
 	}
-	out.namesMedia = e.patchNames(w.names)
+	out.namesMedia, out.parts = e.patchNames(w.names), e.parts
 	slices.SortStableFunc(e.patches, func(a, b bodyPatch) int { return a.from - b.from })
 	out.body = applyPatches(dst, body, e.patches)
 	return out, nil
@@ -137,6 +150,14 @@ func (e *bodyEditor) readMembers(w *editOptions) (out editedBody, name, options 
 		case "mm_hashes", "mm_content_hashes", "multi_modal_uuids":
 			c.Skip()
 			e.patches = append(e.patches, bodyPatch{value, c.Pos(), null})
+		case encodingsKey:
+			c.Skip()
+			if w.encodings != nil {
+				e.transfers = true
+				e.patches = append(e.patches, bodyPatch{value, c.Pos(), w.encodings})
+			}
+		case "mm_processor_kwargs", "media_io_kwargs":
+			out.processes = string(c.Raw()) != "null" || out.processes
 		default:
 			c.Skip()
 		}

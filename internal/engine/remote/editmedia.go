@@ -16,6 +16,7 @@ const uuidKey = "uuid"
 // mediaPart is the position of a part of a message that shows a media object.
 type mediaPart struct {
 	start int          // after its brace
+	end   int          // of the part, with its brace
 	names []valueRange // values by which the client names the object
 }
 
@@ -95,6 +96,7 @@ func (e *bodyEditor) readPart() error {
 		shows = isMediaType(kind)
 	}
 	if shows {
+		p.end = c.Pos()
 		e.parts = append(e.parts, p)
 		return nil
 	}
@@ -147,9 +149,9 @@ func (e *bodyEditor) patchNames(names []string) bool {
 	return told
 }
 
-// mediaNames returns the names of objects for an engine whose card's media_keys is way; nil if the engine
-// takes none, or there are no objects.
-func mediaNames(way string, objects []media.Object) []string {
+// mediaNames returns the names of objects in the namespace of a salt, for an engine whose card's media_keys is way; nil
+// if the engine takes none, or there are no objects.
+func mediaNames(way string, objects []media.Object, salt string) []string {
 	if way == "" || len(objects) == 0 {
 		return nil
 	}
@@ -158,7 +160,7 @@ func mediaNames(way string, objects []media.Object) []string {
 		if objects[i].Key.IsZero() {
 			return nil
 		}
-		names[i] = objects[i].Key.UUID()
+		names[i] = objects[i].Key.UUIDIn(salt)
 	}
 	return names
 }

@@ -59,15 +59,25 @@ func (b *Base) forwardRequest(ctx context.Context, req *engine.PassthroughReques
 	body := NewBody()
 	defer body.Release()
 	w := editOptions{model: b.upstreamModel(lora), usage: ask}
+	if b.cfg.TakesEncodings { // a client could name what it must not see, and hosts to connect to
+		w.encodings = null
+	}
 	if req.Path == pathChat { // other APIs have no member for them
-		w.names = mediaNames(b.cfg.Card.MediaKeys, req.Objects)
+		w.names = mediaNames(b.cfg.Card.MediaKeys, req.Objects, req.Salt.Namespace)
 	}
 	sent, err := editRequestBody(body.B, req.Body, &w)
 	if err != nil {
 		return fault.New(fault.Invalid, "%v", err)
 	}
-	if err := b.admitSalt(ctx, req.Path, cmp.Or(sent.salt, req.Salt.Namespace)); err != nil {
+	salt := cmp.Or(sent.salt, req.Salt.Namespace)
+	if err := b.admitSalt(ctx, req.Path, salt); err != nil {
 		return err
+	}
+	if w.names != nil && salt != req.Salt.Namespace {
+		w.names = mediaNames(b.cfg.Card.MediaKeys, req.Objects, salt)
+		if sent, err = editRequestBody(body.B, req.Body, &w); err != nil {
+			return fault.New(fault.Invalid, "%v", err)
+		}
 	}
 	body.B = sent.body
 	p := &passthroughCall{base: b, req: req, sink: sink, hideUsage: sent.usage}
@@ -76,9 +86,17 @@ func (b *Base) forwardRequest(ctx context.Context, req *engine.PassthroughReques
 	defer b.load.finishRequest(part.attempt.load)
 	defer b.cache.finishCall(part)
 	p.part = part
+	if jobs := b.encodeJobs(req, &sent, part, salt); len(jobs) > 0 {
+		return p.forwardWithEncodings(ctx, &w, jobs, body)
+	}
+	return p.forwardCall(ctx, body)
+}
 
-	call := &Call{Path: req.Path, ID: part.ID, Headers: b.cfg.Headers, Large: body, Wait: b.cfg.Client.maxSilence}
-	if !req.Stream {
+// forwardCall sends body to the engine and its answer to the client.
+func (p *passthroughCall) forwardCall(ctx context.Context, body *BodyBuffer) error {
+	b := p.base
+	call := &Call{Path: p.req.Path, ID: p.part.ID, Headers: b.cfg.Headers, Large: body, Wait: b.cfg.Client.maxSilence}
+	if !p.req.Stream {
 		call.Wait = -1 // its header comes when it is complete
 	}
 	b.counters.calls.Add(1)
@@ -90,10 +108,13 @@ func (b *Base) forwardRequest(ctx context.Context, req *engine.PassthroughReques
 	if !answer.OK() && !isClientAnswer(answer.Status) {
 		return answer.RefusalError()
 	}
-	if err := p.sendChunk(&engine.PassthroughChunk{Accepted: true, Status: answer.Status, Type: answer.Type}); err != nil {
-		return err
+	events := answer.OK() && answer.isEventStream()
+	if !events || !p.awaitsTokens {
+		if err := p.accept(answer); err != nil {
+			return err
+		}
 	}
-	if answer.OK() && answer.isEventStream() {
+	if events {
 		err = p.forwardEvents(ctx, answer)
 	} else {
 		err = p.forwardBody(ctx, answer)
@@ -102,6 +123,12 @@ func (b *Base) forwardRequest(ctx context.Context, req *engine.PassthroughReques
 		return err
 	}
 	return p.sendLast()
+}
+
+// accept sends the first chunk, after which the request is the engine's.
+func (p *passthroughCall) accept(answer *Response) error {
+	p.accepted = true
+	return p.sendChunk(&engine.PassthroughChunk{Accepted: true, Status: answer.Status, Type: answer.Type})
 }
 
 // isClientAnswer reports whether a status outside 2xx is an answer to the client, and not a failure of the
@@ -145,8 +172,11 @@ type passthroughCall struct {
 	req       *engine.PassthroughRequest
 	sink      func(*engine.PassthroughChunk) error
 	part      *SubRequest
-	hideUsage bool                    // the usage at a stream's end is not for the client
-	chunk     engine.PassthroughChunk // the last chunk, with the usage of the whole response
+	hideUsage bool // the usage at a stream's end is not for the client
+	// awaitsTokens delays the acceptance of a stream to its second event: the first one of a conversation has a
+	// role, also if the engine then fails. accepted says that it was accepted.
+	awaitsTokens, accepted bool
+	chunk                  engine.PassthroughChunk // the last chunk, with the usage of the whole response
 }
 
 func (p *passthroughCall) sendChunk(piece *engine.PassthroughChunk) error {
@@ -158,7 +188,8 @@ func (p *passthroughCall) sendChunk(piece *engine.PassthroughChunk) error {
 func (p *passthroughCall) forwardEvents(ctx context.Context, answer *Response) error {
 	events := NewEventReader(answer)
 	defer events.Release()
-	for ended := false; !ended; {
+	var held []byte // the first event, until the second
+	for n, ended := 1, false; !ended; n++ {
 		data, err := events.Next()
 		switch {
 		case err == io.EOF && p.req.Path != pathChat && p.req.Path != pathCompletions:
@@ -184,6 +215,16 @@ func (p *passthroughCall) forwardEvents(ctx context.Context, answer *Response) e
 			if seen.tokens > 0 {
 				p.base.load.addOutput(p.part.attempt.load, seen.tokens)
 			}
+		}
+		if !p.accepted {
+			if n == 1 && !ended {
+				held = append(held, out.Data...)
+				continue
+			}
+			if err := p.accept(answer); err != nil {
+				return answer.contextError(ctx, err)
+			}
+			out.Data = append(held, out.Data...)
 		}
 		if err := p.sendChunk(&out); err != nil {
 			return answer.contextError(ctx, err)

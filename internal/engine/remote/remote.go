@@ -28,6 +28,16 @@ const (
 	ModePassthrough Mode = "pass"   // the client's body unchanged
 )
 
+// ECRole is an engine's part in the transfer of encoded media.
+type ECRole string
+
+// The roles.
+const (
+	NoECRole   ECRole = ""
+	ECProducer ECRole = "producer" // it encodes for others, and generates nothing
+	ECConsumer ECRole = "consumer" // it takes what others encoded
+)
+
 // AnyRank is the Rank of an adapter that uses the engine as a whole: the engine has one data-parallel rank,
 // or chooses among its ranks.
 const AnyRank = -1
@@ -46,6 +56,7 @@ type Spec struct {
 	Mode        Mode   // "" is ModeAuto
 	BlockSize   int    // in tokens; 0 means the engine's own
 	Name        string // of the model that is served; "" means the engine's own
+	ECRole      ECRole
 	// LoadTimeout is how long Open waits for an engine that is still loading; 0 means DefaultLoadTimeout.
 	LoadTimeout time.Duration
 }

@@ -1,10 +1,12 @@
 package remote
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -222,6 +224,19 @@ func TestSaltsKnown(t *testing.T) {
 	})
 }
 
+// TestProofPrompts checks that the prompt of a proof has at least four blocks, and that none is like another.
+func TestProofPrompts(t *testing.T) {
+	s := serve(t, (&tenants{}).serve)
+	b := base(t, s.URL, func(c *Config) { c.Card.ContextLength = 4096 })
+	one, other := b.randomPrompt(), b.randomPrompt()
+	if size := b.Card().BlockSize; len(one) <= 4*size || slices.Equal(one[:size], other[:size]) {
+		t.Errorf("prompts %v and %v, of blocks of %d tokens", one, other, size)
+	}
+	if one, other := b.randomText(), b.randomText(); len(strings.Fields(one)) < 4*b.Card().BlockSize || one[:20] == other[:20] {
+		t.Errorf("texts %q and %q", one, other)
+	}
+}
+
 // TestSaltBodies checks that every passthrough path has a proof.
 func TestSaltBodies(t *testing.T) {
 	for _, path := range []string{pathChat, pathCompletions, "/v1/messages", "/v1/responses"} {
@@ -255,4 +270,29 @@ func TestSaltsOfOneLife(t *testing.T) {
 	close(goOn)
 	_, err := deltas(b, underSalt("tenant"))
 	wantNoSalts(t, "an engine that reuses across salts since its new start", err, "it reuses for one salt what it cached for another")
+}
+
+// TestAwaitStartChecks checks that the result of the first proof is there when AwaitStartChecks returns.
+func TestAwaitStartChecks(t *testing.T) {
+	e := &tenants{ignore: true, hold: make(chan struct{})}
+	s := serve(t, e.serve)
+	b := base(t, s.URL, func(c *Config) { c.Dialect, c.ProveSalts = salted{}, true })
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	b.AwaitStartChecks(over) // it ends with its context
+	ended := make(chan struct{})
+	go func() {
+		b.AwaitStartChecks(t.Context())
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		t.Error("it returns before the proof")
+	default:
+	}
+	close(e.hold)
+	<-ended
+	if w := b.Warnings(); !slices.ContainsFunc(w, func(w engine.Warning) bool { return w.Code == engine.WarnSaltsRefused }) {
+		t.Errorf("warnings %v", w)
+	}
 }

@@ -110,3 +110,41 @@ func TestLearnsWarmEngine(t *testing.T) {
 		})
 	}
 }
+
+// TestOrphansAreShown checks that blocks stored behind unknown ones by requests of another client are counted,
+// and that a warning names the remedy.
+func TestOrphansAreShown(t *testing.T) {
+	s, card := rig.StartServer(t, enginemock.SGLang, func(c *enginemock.Config) { c.KVEvents = "tcp://127.0.0.1:0" })
+	cfg := config(t, s, card)
+	cfg.Spec.Replay = zmtp.Endpoint{}
+	prompt := make([]kv.Token, 168)
+	for i := range prompt {
+		prompt[i] = kv.Token(10 + i)
+	}
+	other := opened(t, cfg)
+	others := enginetest.Start(t, other)
+	ask := func(name string, prompt []kv.Token) {
+		enginetest.MustGenerate(t, others, other, &engine.Request{
+			ID: name, Attempt: 1, Choices: 1, Logprobs: -1, Prompt: prompt, Stop: engine.Stop{MaxTokens: 1, IgnoreEOS: true},
+		})
+	}
+	ask("warm-up", prompt[:128])
+
+	e := opened(t, cfg)
+	ctx, cancel := context.WithTimeout(enginetest.Start(t, e), 20*time.Second)
+	defer cancel()
+	for i := 0; e.Stats().Batches == 0; i++ { // events from before the subscription are lost
+		ask(fmt.Sprint("other-", i), append([]kv.Token{kv.Token(400 + i)}, prompt[:19]...))
+	}
+	ask("longer", prompt)
+	for !slices.ContainsFunc(e.Warnings(), func(w engine.Warning) bool { return w.Code == engine.WarnOrphans && w.Remedy != "" }) {
+		select {
+		case <-time.After(time.Millisecond):
+		case <-ctx.Done():
+			t.Fatalf("no orphan is shown: %+v, %v", e.Stats(), e.Warnings())
+		}
+	}
+	if stats := e.Stats(); stats.Orphans == 0 || stats.Waiting == 0 {
+		t.Errorf("no orphan is counted: %+v", stats)
+	}
+}

@@ -47,6 +47,13 @@ type Config struct {
 	// its own jitter.
 	Timing Timing
 	Worker uint64
+	// EmbeddingCache is the size of the engine's embedding cache in bytes: what is in it takes no time to encode.
+	// 0 keeps nothing.
+	EmbeddingCache int
+	// Encoders is the number of encoders beside the passes; 0 encodes in the passes.
+	Encoders int
+	// MediaFaults make the encoding of media fail.
+	MediaFaults []MediaFault
 	// MoE, if not zero, labels the blocks of cache events with experts.
 	MoE MoE
 	// Pool, if not nil, is memory shared by engines of this process: the engine copies the blocks that it
@@ -128,6 +135,8 @@ func (c *Config) Validate() error {
 	report(c.Script <= ScriptEcho, "script %d is not known", c.Script)
 	report(c.Output >= 0 && c.Output <= 1<<24, "the mean length of answers is %d; it must be between 0 and %d", c.Output, 1<<24)
 	report(c.MoE.isValid(), "%d layers of %d experts in %d groups are no model; it has at least one layer and one expert, and not more groups than experts", c.MoE.Layers, c.MoE.Experts, c.MoE.Groups)
+	report(c.EmbeddingCache >= 0, "the embedding cache has %d bytes; it must have at least 0", c.EmbeddingCache)
+	report(c.Encoders >= 0 && c.Encoders <= MaxEncoders, "there are %d encoders; there must be 0 to %d", c.Encoders, MaxEncoders)
 	report(c.Clock <= ClockPrecise, "clock %d is not known", c.Clock)
 	report(c.MaxWaiting >= 1, "waiting sequences are limited to %d; it must be at least 1", c.MaxWaiting)
 	return errors.Join(append(errs, c.Timing.Validate())...)

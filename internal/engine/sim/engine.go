@@ -6,8 +6,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"penstock/core/embcache"
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/paged"
 	"penstock/core/splitmix"
 	"penstock/internal/engine"
 	"penstock/internal/engine/batch"
@@ -22,19 +24,19 @@ import (
 // model. Log-probabilities are invented: the probability halves from one alternative to the next.
 type Engine struct {
 	*batch.Engine
-	clock   *passClock
-	startup time.Duration
-	started chan struct{}
-	ran     atomic.Bool
-	pool    *poolAttachment // nil without a pool
+	computer *computer
+	startup  time.Duration
+	started  chan struct{}
+	ran      atomic.Bool
+	pool     *poolAttachment // nil without a pool
 }
 
 // Compile-time guards.
 var (
-	_ engine.Engine     = (*Engine)(nil)
-	_ engine.KVSource   = (*Engine)(nil)
-	_ engine.LoadSource = (*Engine)(nil)
-	_ batch.Computer    = (*computer)(nil)
+	_ engine.Engine       = (*Engine)(nil)
+	_ engine.KVSource     = (*Engine)(nil)
+	_ engine.LoadSource   = (*Engine)(nil)
+	_ batch.MediaComputer = (*computer)(nil)
 )
 
 // New returns an engine that does nothing until Run, or all problems of cfg.
@@ -65,8 +67,9 @@ func New(cfg Config) (*Engine, error) {
 		return nil, err
 	}
 	card.Numerics = s.numericsID()
-	c := &computer{script: s, timing: cfg.Timing, blocks: cfg.Blocks, clock: passClock{kind: cfg.Clock}}
+	c := &computer{script: s, faults: cfg.MediaFaults, timing: cfg.Timing, blocks: cfg.Blocks, clock: passClock{kind: cfg.Clock}}
 	c.timing.Seed = splitmix.Mix(cfg.Timing.Seed + cfg.Worker*splitmix.Step)
+	c.openEncoders(&cfg)
 	bc := batch.Config{
 		Card:        card,
 		MaxSeqs:     cfg.MaxSeqs,
@@ -90,7 +93,8 @@ func New(cfg Config) (*Engine, error) {
 	if pool != nil {
 		pool.setWake(shell.Wake)
 	}
-	return &Engine{Engine: shell, clock: &c.clock, startup: cfg.Timing.Startup, started: make(chan struct{}), pool: pool}, nil
+	c.wake = shell.Wake
+	return &Engine{Engine: shell, computer: c, startup: cfg.Timing.Startup, started: make(chan struct{}), pool: pool}, nil
 }
 
 // Run waits for the startup time and then computes until ctx ends; see [engine.Engine]. Earlier calls of
@@ -109,9 +113,15 @@ func (e *Engine) Run(ctx context.Context) error {
 		close(e.started)
 	case <-ctx.Done():
 	}
-	e.clock.openSleeper(ctx)
-	defer e.clock.closeSleeper()
+	e.computer.clock.openSleeper(ctx)
+	defer e.computer.clock.closeSleeper()
+	defer e.computer.stopTimer()
 	return e.Engine.Run(ctx) // if ctx has ended, this releases all requests
+}
+
+// EncoderStats returns the figures of the engine's encoder and of its embedding cache.
+func (e *Engine) EncoderStats() engine.EncoderStats {
+	return engine.EncoderStats{Encoded: e.computer.encoders.Runs.Load(), Cache: e.computer.encoders.Rows.Stats()}
 }
 
 // Started is closed when the engine is up. A worker that is called before lets its callers wait.
@@ -120,16 +130,26 @@ func (e *Engine) Started() <-chan struct{} { return e.started }
 // computer computes nothing and takes the model's time for it; see [batch.Computer].
 type computer struct {
 	script *answerScript
+	faults []MediaFault
 	timing Timing
 	blocks int
 
 	// Owned by the engine's loop.
-	clock  passClock
-	passes uint64
+	clock    passClock
+	passes   uint64
+	encoders Encoders
+	beside   Timing    // of the encoders, which have a jitter of their own
+	origin   time.Time // of the times of encoders
+	ready    []paged.RangeID
+	timer    *time.Timer // wakes the loop when an object has been encoded; nil before the first one
+	wake     func()
 }
 
 // StartRequest implements [batch.Computer].
 func (c *computer) StartRequest(_ context.Context, req *engine.Request, stops []kv.Token) ([]batch.State, error) {
+	if err := failMedia(c.faults, req); err != nil {
+		return nil, err
+	}
 	return c.script.newStates(req, stops), nil
 }
 
@@ -139,8 +159,8 @@ func (c *computer) ComputeBatch(ctx context.Context, b *batch.Batch) error {
 	pass := DescribePass(b.Plan, b.Stats, c.blocks)
 	for i := range b.Plan.Work {
 		w, ch := &b.Plan.Work[i], b.States[i].(*scriptedChoice)
-		if len(ch.req.Media) > 0 && w.Prefill > 0 {
-			pass.Media += countPlaceholders(ch.req.Media, w.Start, w.Start+w.Prefill)
+		if w.Prefill > 0 {
+			pass.EncodeMillis += c.encodeInPass(ch.parts, w)
 		}
 		if w.Sample {
 			b.Drawn[i].Logprob, b.Drawn[i].Err = ch.nextToken()
@@ -151,13 +171,92 @@ func (c *computer) ComputeBatch(ctx context.Context, b *batch.Batch) error {
 	return c.clock.waitForPass(ctx, d, b.BackToBack)
 }
 
-// countPlaceholders counts the positions from start to end that media fill.
-func countPlaceholders(media []kv.Media, start, end int) int {
-	n := 0
-	for _, m := range media {
-		n += max(0, min(m.End, end)-max(m.Start, start))
+// openEncoders makes the encoders.
+func (c *computer) openEncoders(cfg *Config) {
+	c.beside, c.origin = c.timing, time.Now()
+	c.beside.Seed = splitmix.Mix(c.timing.Seed + splitmix.Step)
+	c.encoders.Timing, c.encoders.Rows = &c.beside, NewRowMemory(cfg.EmbeddingCache)
+	c.encoders.SetCount(cfg.Encoders)
+}
+
+// encodeInPass encodes what a pass needs of a prompt, if no encoders are beside the passes, and returns how long it
+// takes.
+func (c *computer) encodeInPass(parts []MediaPart, w *paged.Work) float64 {
+	if !c.encoders.EncodesInPass() {
+		return 0
 	}
-	return n
+	return c.encoders.EncodeInPass(parts, w.Start, w.Start+w.Prefill)
+}
+
+// sinceOrigin returns the time of the encoders.
+func (c *computer) sinceOrigin() kv.Mono { return kv.Mono(time.Since(c.origin)) }
+
+// UnfinishedRanges implements [batch.MediaComputer].
+func (c *computer) UnfinishedRanges(s batch.State) []paged.TokenRange {
+	if c.encoders.EncodesInPass() {
+		return nil
+	}
+	return UnfinishedRanges(s.(*scriptedChoice).parts)
+}
+
+// StartEncoding implements [batch.MediaComputer].
+func (c *computer) StartEncoding(id paged.SeqID, s batch.State, ready int) {
+	c.ready = c.encoders.StartSequence(c.sinceOrigin(), id, s.(*scriptedChoice).parts, ready, c.ready)
+	c.armTimer()
+}
+
+// StopEncoding implements [batch.MediaComputer].
+func (c *computer) StopEncoding(id paged.SeqID) {
+	c.ready = c.encoders.StopSequence(c.sinceOrigin(), id, c.ready)
+	c.armTimer()
+}
+
+// AppendEncoded implements [batch.MediaComputer].
+func (c *computer) AppendEncoded(dst []paged.RangeID) []paged.RangeID {
+	dst = append(dst, c.ready...)
+	c.ready = c.ready[:0]
+	if _, busy := c.encoders.Deadline(); busy {
+		dst = c.encoders.FinishDue(c.sinceOrigin(), dst)
+		c.armTimer()
+	}
+	return dst
+}
+
+// armTimer makes the timer wake the loop when the next object has been encoded.
+func (c *computer) armTimer() {
+	at, busy := c.encoders.Deadline()
+	switch {
+	case !busy:
+		c.stopTimer()
+	case c.timer == nil:
+		c.timer = time.AfterFunc(at.Sub(c.sinceOrigin()), c.wake)
+	default:
+		c.timer.Reset(at.Sub(c.sinceOrigin()))
+	}
+}
+
+func (c *computer) stopTimer() {
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+}
+
+// mediaParts returns the media objects of a request which have tokens. Without what they show they have no key.
+func mediaParts(req *engine.Request) []MediaPart {
+	var parts []MediaPart
+	for i, m := range req.Media {
+		if m.Start >= m.End {
+			continue
+		}
+		p := MediaPart{Start: m.Start, End: m.End}
+		if len(req.Objects) == len(req.Media) {
+			o := &req.Objects[i]
+			p.Kind = o.Kind
+			p.Key = embcache.RowKey{Salt: req.Salt.Namespace, Kind: uint8(o.Kind), Digest: o.Key.Digest}
+		}
+		parts = append(parts, p)
+	}
+	return parts
 }
 
 // MoE is the shape of a mixture-of-experts model. The zero MoE means none: blocks have no labels.

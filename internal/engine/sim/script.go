@@ -103,9 +103,10 @@ func (s *answerScript) newStates(req *engine.Request, stops []kv.Token) []batch.
 	states, choices := make([]batch.State, req.Choices), make([]scriptedChoice, req.Choices)
 	prompt := promptDigest(req.Prompt)
 	echo := s.echoText(req.Prompt)
+	parts := mediaParts(req)
 	for i := range choices {
 		c := &choices[i]
-		*c = scriptedChoice{script: s, req: req, stops: stops, key: prompt, end: s.endPosition(req, prompt, echo)}
+		*c = scriptedChoice{script: s, req: req, stops: stops, key: prompt, end: s.endPosition(req, prompt, echo), parts: parts}
 		if req.Sampling.Temperature > 0 { // else all choices are the same
 			c.key = splitmix.Mix(prompt + splitmix.Mix(req.Sampling.Seed+splitmix.Step) + uint64(i)*splitmix.Step)
 			c.end = s.endPosition(req, c.key, echo)

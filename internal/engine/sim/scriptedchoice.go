@@ -16,9 +16,10 @@ type scriptedChoice struct {
 	stops     []kv.Token // the choice's stop tokens
 	key       uint64     // seed of its draws
 	reader    textReader
-	position  int      // of the next token
-	end       int      // position of the EOS token
-	forbidden tokenSet // set of stops, built when one had to be replaced
+	position  int         // of the next token
+	end       int         // position of the EOS token
+	forbidden tokenSet    // set of stops, built when one had to be replaced
+	parts     []MediaPart // of the request; its choices share them
 }
 
 // IsFinished implements [batch.State].

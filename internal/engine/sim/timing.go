@@ -6,6 +6,8 @@ package sim
 import (
 	"math"
 	"time"
+
+	"penstock/core/media"
 )
 
 // Timing is the timing model: a value that can be copied. The same pass with the same number takes the same
@@ -18,11 +20,12 @@ type Timing struct {
 	Decode  Decode
 	// Profile, if not nil, replaces Prefill and Decode.
 	Profile *Profile
-	// Encoder says how long media take, by their number of tokens, in ascending order; nil is no time. At
-	// most MaxEncoder points.
-	Encoder []EncoderPoint
-	Load    Load
-	KV      KV
+	// Encoder says how long an object of media takes, by its number of tokens, in ascending order; nil is no time.
+	// At most MaxEncoder points. EncoderOf has the tables of the kinds which have one of their own.
+	Encoder   []EncoderPoint
+	EncoderOf map[media.Kind][]EncoderPoint
+	Load      Load
+	KV        KV
 
 	// Speedup divides every time, DecodeSpeedup also divides the time of decode; 0 means 1.
 	Speedup, DecodeSpeedup float64
@@ -53,7 +56,7 @@ type Decode struct {
 	Base, Use, UseSquared, Sequence, Context float64
 }
 
-// EncoderPoint says that media with Tokens tokens take Millis milliseconds.
+// EncoderPoint says that an object of Tokens tokens takes Millis milliseconds.
 type EncoderPoint struct {
 	Tokens int
 	Millis float64
@@ -96,7 +99,7 @@ const minDecodeMillis = 1
 // PassDuration returns how long the engine takes for p, its number-th pass from 0: it first fetches blocks,
 // then computes. It is 0 if p does neither.
 func (t *Timing) PassDuration(p *Pass, number uint64) time.Duration {
-	ms := t.prefillMillis(p) + t.encoderMillis(p.Media)
+	ms := t.prefillMillis(p) + p.EncodeMillis
 	if p.Tokens > 0 {
 		ms += t.decodeMillis(p) / t.DecodeSpeedup
 	}
@@ -109,12 +112,17 @@ func (t *Timing) PassDuration(p *Pass, number uint64) time.Duration {
 
 // TransferDuration returns how long the transfer of the K and V of tokens between two workers takes.
 func (t *Timing) TransferDuration(tokens int) time.Duration {
-	if tokens <= 0 {
+	return t.transferDuration(float64(t.KV.BytesPerToken()) * float64(tokens))
+}
+
+// transferDuration is the time of a transfer of so many bytes.
+func (t *Timing) transferDuration(bytes float64) time.Duration {
+	if bytes <= 0 {
 		return 0
 	}
 	ms := t.KV.Fixed
 	if t.KV.Bandwidth > 0 {
-		ms += float64(t.KV.BytesPerToken()) * float64(tokens) / (t.KV.Bandwidth * 1e6)
+		ms += bytes / (t.KV.Bandwidth * 1e6)
 	}
 	if ms == 0 {
 		return 0
@@ -155,24 +163,6 @@ func (t *Timing) decodeMillis(p *Pass) float64 {
 	ms += float64(c.Sequence * float64(p.Tokens))
 	ms += float64(c.Context * float64(p.Context))
 	return max(minDecodeMillis, ms)
-}
-
-// encoderMillis is constant before the first point of the table, linear between points, and extrapolates the
-// last segment.
-func (t *Timing) encoderMillis(tokens int) float64 {
-	points := t.Encoder
-	if tokens <= 0 || len(points) == 0 {
-		return 0
-	}
-	if len(points) == 1 || tokens <= points[0].Tokens {
-		return points[0].Millis
-	}
-	i := 1
-	for i < len(points)-1 && points[i].Tokens < tokens {
-		i++
-	}
-	a, b := points[i-1], points[i]
-	return max(0, lineAt(float64(a.Tokens), a.Millis, float64(b.Tokens), b.Millis, float64(tokens)))
 }
 
 // loadFactor returns the slowdown by running sequences.

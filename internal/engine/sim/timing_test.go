@@ -12,6 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"penstock/core/media"
 	"penstock/core/splitmix"
 )
 
@@ -95,7 +96,7 @@ func TestEveryTerm(t *testing.T) {
 	}
 	p := Pass{
 		Prefill: 10, Prompts: 2, PrefillSquares: 58, PrefillContext: 100,
-		Tokens: 4, Context: 50, Running: 3, UsedBlocks: 1, TotalBlocks: 4, Media: 150,
+		Tokens: 4, Context: 50, Running: 3, UsedBlocks: 1, TotalBlocks: 4, EncodeMillis: tm.EncodeMillis(media.Image, 150),
 	}
 	// Prefill 1+20+300+10+406+1100, encoder 33, decode (13+4+2+68+950)/2; times 2 for the load; divided by 4.
 	const ms = (1837 + 33 + 1037.0/2) * 2 / 4
@@ -127,16 +128,22 @@ func TestNoTermGoesBelowItsFloor(t *testing.T) {
 func TestEncoder(t *testing.T) {
 	tm := Timing{Encoder: []EncoderPoint{{100, 10}, {200, 30}, {400, 40}}}
 	for tokens, want := range map[int]float64{0: 0, 1: 10, 100: 10, 150: 20, 200: 30, 300: 35, 400: 40, 600: 50} {
-		if got := tm.encoderMillis(tokens); got != want {
+		if got := tm.EncodeMillis(media.Image, tokens); got != want {
 			t.Errorf("%d tokens take %v ms, want %v", tokens, got, want)
 		}
 	}
 	tm.Encoder = tm.Encoder[:1]
-	if got := tm.encoderMillis(5000); got != 10 {
+	if got := tm.EncodeMillis(media.Image, 5000); got != 10 {
 		t.Errorf("with one point, 5000 tokens take %v ms, want 10", got)
 	}
+	tm.EncoderOf = map[media.Kind][]EncoderPoint{media.Video: {{10, 1}}, media.Audio: nil}
+	for kind, want := range map[media.Kind]float64{0: 10, media.Image: 10, media.Video: 1, media.Audio: 0} {
+		if got := tm.EncodeMillis(kind, 5000); got != want {
+			t.Errorf("an object of %v takes %v ms, want %v", kind, got, want)
+		}
+	}
 	tm.Encoder = []EncoderPoint{{10, 20}, {20, 10}}
-	if got := tm.encoderMillis(100); got != 0 {
+	if got := tm.EncodeMillis(media.Image, 100); got != 0 {
 		t.Errorf("beyond a falling table it takes %v ms, want 0", got)
 	}
 }
@@ -264,7 +271,7 @@ func TestMonotone(t *testing.T) {
 				"lengths": func(p *Pass) { p.Context += 1000 },
 				"in use":  func(p *Pass) { p.UsedBlocks++ },
 				"running": func(p *Pass) { p.Running++ },
-				"media":   func(p *Pass) { p.Media += 100 },
+				"media":   func(p *Pass) { p.EncodeMillis += tm.EncodeMillis(media.Image, 100) },
 			} {
 				q := p
 				more(&q)
@@ -280,7 +287,7 @@ func TestPassDoesNotAllocate(t *testing.T) {
 	tm := timing(t, "")
 	tm.Jitter = 0.1
 	tm.Encoder = []EncoderPoint{{256, 10}, {1024, 31}}
-	p := Pass{Prefill: 100, Prompts: 1, Tokens: 3, Media: 300, UsedBlocks: 1, TotalBlocks: 2}
+	p := Pass{Prefill: 100, Prompts: 1, Tokens: 3, EncodeMillis: 12, UsedBlocks: 1, TotalBlocks: 2}
 	number := uint64(0)
 	if n := testing.AllocsPerRun(100, func() { tm.PassDuration(&p, number); tm.TransferDuration(100); number++ }); n != 0 {
 		t.Errorf("%v allocations, want 0", n)
@@ -312,7 +319,7 @@ func TestPasses(t *testing.T) {
 		tm.Load.Factor = 1.37
 		tm.Speedup, tm.DecodeSpeedup = 1.3, 1.7
 		tm.Jitter, tm.Seed = 0.1, 42
-		p := Pass{Tokens: draw(257), TotalBlocks: 65536, UsedBlocks: draw(65537), Running: draw(300), Media: draw(2) * draw(8000)}
+		p := Pass{Tokens: draw(257), TotalBlocks: 65536, UsedBlocks: draw(65537), Running: draw(300), EncodeMillis: tm.EncodeMillis(media.Image, draw(2)*draw(8000))}
 		for range draw(4) {
 			n := 1 + draw(4096)
 			p.Prompts++

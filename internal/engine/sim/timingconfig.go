@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"penstock/core/media"
 )
 
 // MaxEncoder bounds the points of an encoder's table.
@@ -72,7 +74,10 @@ func (t *Timing) Validate() error {
 	if t.Startup < 0 {
 		c.addProblem("startup is %v: must not be negative", t.Startup)
 	}
-	c.checkEncoder(t.Encoder)
+	c.checkEncoder("encoder table", t.Encoder)
+	for _, kind := range mediaKinds() {
+		c.checkEncoder("encoder table of kind "+kind.String(), t.EncoderOf[kind])
+	}
 	return errors.Join(c.all...)
 }
 
@@ -90,26 +95,62 @@ func (c *problemList) checkRange(name string, v, low, high float64) {
 	}
 }
 
-func (c *problemList) checkEncoder(points []EncoderPoint) {
+func (c *problemList) checkEncoder(name string, points []EncoderPoint) {
 	if len(points) > MaxEncoder {
-		c.addProblem("encoder table has %d points: must be at most %d", len(points), MaxEncoder)
+		c.addProblem("%s has %d points: must be at most %d", name, len(points), MaxEncoder)
 		return
 	}
 	for i, p := range points {
-		c.checkRange(fmt.Sprintf("encoder table, ms of point %d", i+1), p.Millis, 0, maxMillis)
+		c.checkRange(fmt.Sprintf("%s, ms of point %d", name, i+1), p.Millis, 0, maxMillis)
 		switch {
 		case p.Tokens < 1:
-			c.addProblem("encoder table, point %d is of %d tokens: must be at least 1", i+1, p.Tokens)
+			c.addProblem("%s, point %d is of %d tokens: must be at least 1", name, i+1, p.Tokens)
 		case i > 0 && p.Tokens <= points[i-1].Tokens:
-			c.addProblem("encoder table, point %d is of %d tokens: must be more than the %d before it", i+1, p.Tokens, points[i-1].Tokens)
+			c.addProblem("%s, point %d is of %d tokens: must be more than the %d before it", name, i+1, p.Tokens, points[i-1].Tokens)
 		}
 	}
 }
 
-// ParseEncoder parses an encoder table: points as TOKENS:MS, separated by commas, in ascending order. It
-// returns nil for "".
-func ParseEncoder(text string) ([]EncoderPoint, error) {
-	if text == "" {
+// mediaKinds returns the kinds which can have an encoder table of their own.
+func mediaKinds() []media.Kind { return []media.Kind{media.Image, media.Video, media.Audio} }
+
+// ParseEncoder parses encoder tables: points as TOKENS:MS, separated by commas, in ascending order. Tables are
+// separated by semicolons; one which begins with a kind of media, as in "image:256:12", is of that kind alone, and one
+// which does not is of all kinds without a table of their own. A table without points takes no time. The results are
+// the fields of a Timing.
+func ParseEncoder(text string) (all []EncoderPoint, of map[media.Kind][]EncoderPoint, err error) {
+	kinds, hasAll := mediaKinds(), false
+	for table := range strings.SplitSeq(text, ";") {
+		name, rest, _ := strings.Cut(strings.TrimSpace(table), ":")
+		i := slices.IndexFunc(kinds, func(k media.Kind) bool { return k.String() == name })
+		if i < 0 {
+			if hasAll {
+				return nil, nil, fmt.Errorf("sim encoder table: two tables are of all kinds; begin one with the name of a kind, as in image:1024:4.8")
+			}
+			hasAll = true
+			if all, err = parseEncoderTable(table); err != nil {
+				return nil, nil, err
+			}
+			continue
+		}
+		if _, twice := of[kinds[i]]; twice {
+			return nil, nil, fmt.Errorf("sim encoder table: two tables are of kind %s", name)
+		}
+		points, err := parseEncoderTable(rest)
+		if err != nil {
+			return nil, nil, err
+		}
+		if of == nil {
+			of = map[media.Kind][]EncoderPoint{}
+		}
+		of[kinds[i]] = points
+	}
+	return all, of, nil
+}
+
+// parseEncoderTable parses the points of a table. It returns nil for "".
+func parseEncoderTable(text string) ([]EncoderPoint, error) {
+	if strings.TrimSpace(text) == "" {
 		return nil, nil
 	}
 	if n := strings.Count(text, ",") + 1; n > MaxEncoder {
@@ -126,7 +167,7 @@ func ParseEncoder(text string) ([]EncoderPoint, error) {
 		points = append(points, EncoderPoint{n, ms})
 	}
 	c := problemList{}
-	c.checkEncoder(points)
+	c.checkEncoder("encoder table", points)
 	return points, errors.Join(c.all...)
 }
 

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"penstock/core/media"
 )
 
 func TestDefaults(t *testing.T) {
@@ -64,22 +66,39 @@ func TestValidateNamesEveryProblem(t *testing.T) {
 			t.Errorf("%q is not said", want)
 		}
 	}
-	long := Timing{Encoder: make([]EncoderPoint, MaxEncoder+1)}
-	long.EnsureDefaults()
-	if err := long.Validate(); err == nil || !strings.Contains(err.Error(), "257 points") {
-		t.Errorf("a long table: %v", err)
+	points := make([]EncoderPoint, MaxEncoder+1)
+	for _, long := range []Timing{{Encoder: points}, {EncoderOf: map[media.Kind][]EncoderPoint{media.Audio: points}}} {
+		long.EnsureDefaults()
+		if err := long.Validate(); err == nil || !strings.Contains(err.Error(), "257 points") {
+			t.Errorf("a long table: %v", err)
+		}
 	}
 }
 
 func TestParseEncoder(t *testing.T) {
-	got, err := ParseEncoder("256:12.5, 1024:40")
-	if diff := cmp.Diff([]EncoderPoint{{256, 12.5}, {1024, 40}}, got); err != nil || diff != "" {
-		t.Errorf("%v\n%s", err, diff)
-	}
-	if got, err := ParseEncoder(""); got != nil || err != nil {
-		t.Errorf("nothing is %v, %v", got, err)
+	type tables = map[media.Kind][]EncoderPoint
+	for text, want := range map[string]struct {
+		all []EncoderPoint
+		of  tables
+	}{
+		"":                                {},
+		"256:12.5, 1024:40":               {[]EncoderPoint{{256, 12.5}, {1024, 40}}, nil},
+		"image:256:12.5,1024:40":          {nil, tables{media.Image: {{256, 12.5}, {1024, 40}}}},
+		"image:1:2;video:3:4; audio: 5:6": {nil, tables{media.Image: {{1, 2}}, media.Video: {{3, 4}}, media.Audio: {{5, 6}}}},
+		"1:2;video:3:4":                   {[]EncoderPoint{{1, 2}}, tables{media.Video: {{3, 4}}}},
+		"audio:;1:2":                      {[]EncoderPoint{{1, 2}}, tables{media.Audio: nil}},
+	} {
+		all, of, err := ParseEncoder(text)
+		if diff := cmp.Diff(want.all, all) + cmp.Diff(want.of, of); err != nil || diff != "" {
+			t.Errorf("%q: %v\n%s", text, err, diff)
+		}
 	}
 	for text, want := range map[string]string{
+		"1:1;2:2":                   "two tables are of all kinds",
+		"1:1;":                      "two tables are of all kinds",
+		"image:1:1;image:2:2":       "two tables are of kind image",
+		"picture:1:1":               "not TOKENS:MS",
+		"video:1:1,1:2":             "must be more",
 		"256":                       "not TOKENS:MS",
 		"a:1":                       "not TOKENS:MS",
 		"1:b":                       "not TOKENS:MS",
@@ -88,7 +107,7 @@ func TestParseEncoder(t *testing.T) {
 		"5:NaN":                     "must be between",
 		strings.Repeat("1:1,", 300): "must be at most 256",
 	} {
-		if _, err := ParseEncoder(text); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := ParseEncoder(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.20q: %v, want %q", text, err, want)
 		}
 	}
@@ -97,19 +116,22 @@ func TestParseEncoder(t *testing.T) {
 func FuzzParseEncoder(f *testing.F) {
 	f.Add("256:12.5, 1024:40")
 	f.Add("1:1e9")
+	f.Add("1:2;image:3:4,5:6;audio:")
 	f.Fuzz(func(t *testing.T, text string) {
-		points, err := ParseEncoder(text)
+		points, of, err := ParseEncoder(text)
 		if err != nil {
 			return
 		}
-		tm := Timing{Encoder: points}
+		tm := Timing{Encoder: points, EncoderOf: of}
 		tm.EnsureDefaults()
 		if err := tm.Validate(); err != nil {
 			t.Fatalf("%q was accepted: %v", text, err)
 		}
 		for _, n := range []int{1, 100, math.MaxInt32} {
-			if ms := tm.encoderMillis(n); math.IsNaN(ms) || math.IsInf(ms, 0) || ms < 0 {
-				t.Fatalf("%q: %d tokens take %v ms", text, n, ms)
+			for kind := range media.Audio + 1 {
+				if ms := tm.EncodeMillis(kind, n); math.IsNaN(ms) || math.IsInf(ms, 0) || ms < 0 {
+					t.Fatalf("%q: %d tokens of %v take %v ms", text, n, kind, ms)
+				}
 			}
 		}
 	})

@@ -21,18 +21,19 @@ type Pass struct {
 	Tokens int
 	// Context is the sum of their lengths.
 	Context int
-	// Running is the number of sequences in the batch plus the others that hold blocks.
+	// Running is the number of sequences in the batch plus the others that hold blocks, except those which wait for their
+	// media.
 	Running int
-	// UsedBlocks of TotalBlocks are held by sequences.
+	// UsedBlocks of TotalBlocks are held by sequences, without those which are reserved for media.
 	UsedBlocks, TotalBlocks int
-	// Media is the number of media tokens whose placeholders the batch computes.
-	Media int
+	// EncodeMillis is the sum of Timing.EncodeMillis of the media objects that the pass encodes.
+	EncodeMillis float64
 }
 
 // DescribePass returns the pass for plan, where stats are the scheduler's after Step and total is its number
-// of blocks. The caller sets Media. It allocates nothing and costs O(1) per sequence in the batch.
+// of blocks. The caller sets EncodeMillis. It allocates nothing and costs O(1) per sequence in the batch.
 func DescribePass(plan *paged.Step, stats paged.Stats, total int) Pass {
-	p := Pass{Running: stats.Running, UsedBlocks: stats.UsedBlocks, TotalBlocks: total}
+	p := Pass{Running: stats.Running, UsedBlocks: stats.UsedBlocks - stats.ReservedBlocks, TotalBlocks: total}
 	for i := range plan.Work {
 		w := &plan.Work[i]
 		p.Fetched += w.Fetched

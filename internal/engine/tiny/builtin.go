@@ -22,6 +22,7 @@ const (
 	// builtinMaxTokens limits answers without a limit of their own: the model does not learn to emit an
 	// end-of-sequence token.
 	builtinMaxTokens = 128
+	builtinLayers    = 4
 )
 
 // builtinShape is the shape of the built-in model: 4 million parameters with a
@@ -29,7 +30,7 @@ const (
 func builtinShape(vocab int) model.Config {
 	return model.Config{
 		HiddenSize:   256,
-		Layers:       4,
+		Layers:       builtinLayers,
 		Heads:        8,
 		KVHeads:      4,
 		HeadDim:      32,
@@ -54,6 +55,7 @@ func builtinColours() patch.Colours {
 func newBuiltinNetwork(ctx context.Context, cfg *Config) (*network, error) {
 	v := &cfg.Vocabulary
 	shape := builtinShape(v.Size)
+	shape.Layers = cfg.Layers
 	m, err := model.New(ctx, shape, randomWeights(&shape, builtinSeed))
 	if err != nil {
 		return nil, err

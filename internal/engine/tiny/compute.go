@@ -3,9 +3,11 @@ package tiny
 import (
 	"context"
 	"math"
+	"sync"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/paged"
 	"penstock/internal/engine"
 	"penstock/internal/engine/batch"
 	"penstock/internal/engine/tiny/model"
@@ -21,7 +23,16 @@ type computer struct {
 	encoders *mediaEncoders // nil if the model is text-only
 	content  mediaContent
 
+	reuse   paged.Switch // of the KV cache's prefixes
+	wake    func()       // the loop
+	changes struct {
+		sync.Mutex
+		of []*shownMedia // whose requests are ready or have failed
+	}
+
 	// Used only by the engine's loop.
+	shown   map[paged.SeqID]*shownMedia // of sequences which need rows
+	failed  []batch.FailedSequence
 	forward forwarder
 	cache   *model.Cache
 	sampler *sample.Sampler
@@ -40,35 +51,22 @@ type choiceState struct {
 	sampler    *sample.Choice
 	constraint *constraint // nil if the text is unconstrained
 	sum        []float64   // of the last hidden states; nil except for an embedding
-	placed     *model.PlacedMedia
-	first      int            // position before which rows of media are missing
-	media      *preparedMedia // what Release gives back; nil except for the first choice with media
+	shown      *shownMedia // nil without media; the choices share it
 }
 
 // Compile-time guards.
 var (
-	_ batch.PartialComputer = (*computer)(nil)
-	_ batch.PartialState    = (*choiceState)(nil)
-	_ batch.HeldState       = (*choiceState)(nil)
+	_ batch.HeldState = (*choiceState)(nil)
 )
 
-// FirstComputable implements [batch.PartialState].
-func (c *choiceState) FirstComputable() int { return c.first }
-
 // Release implements [batch.HeldState].
-func (c *choiceState) Release() { c.media.release() }
+func (c *choiceState) Release() { c.shown.release() }
 
 // IsFinished implements [batch.State].
 func (c *choiceState) IsFinished() bool { return c.constraint != nil && c.constraint.isComplete() }
 
-// StartRequest implements [batch.Computer].
-func (c *computer) StartRequest(ctx context.Context, req *engine.Request, stops []kv.Token) ([]batch.State, error) {
-	return c.StartPartial(ctx, req, stops, 0)
-}
-
-// StartPartial implements [batch.PartialComputer]: media of which the KV cache has all tokens are neither
-// fetched nor encoded.
-func (c *computer) StartPartial(ctx context.Context, req *engine.Request, stops []kv.Token, cached int) (states []batch.State, err error) {
+// StartRequest implements [batch.Computer]. It encodes nothing.
+func (c *computer) StartRequest(ctx context.Context, req *engine.Request, stops []kv.Token) (states []batch.State, err error) {
 	if req.Salt.LoRA != "" {
 		return nil, fault.New(fault.Unimplemented, "this engine serves no adapters; ask for the base model")
 	}
@@ -76,16 +74,10 @@ func (c *computer) StartPartial(ctx context.Context, req *engine.Request, stops 
 	if err != nil {
 		return nil, err
 	}
-	shown, err := c.prepareMedia(ctx, req, cached)
+	shown, err := c.prepareMedia(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	held := false // by a state
-	defer func() {
-		if err != nil || !held {
-			shown.release()
-		}
-	}()
 	states = make([]batch.State, req.Choices)
 	for i := range states {
 		if req.Done != nil && req.Done[i] {
@@ -95,13 +87,7 @@ func (c *computer) StartPartial(ctx context.Context, req *engine.Request, stops 
 		if req.Generated != nil {
 			before = req.Generated[i]
 		}
-		s := &choiceState{}
-		if shown != nil {
-			s.placed, s.first = shown.placed, shown.leftOut
-		}
-		if !held {
-			s.media, held = shown, true
-		}
+		s := &choiceState{shown: shown}
 		if rules != nil {
 			s.constraint = newConstraint(rules, stops, drawableTokens(stops, c.mask, c.card.VocabSize), req.Stop.MinTokens)
 			if err := s.constraint.resumeText(before); err != nil {
@@ -123,11 +109,14 @@ func (c *computer) StartPartial(ctx context.Context, req *engine.Request, stops 
 // ComputeBatch implements [batch.Computer].
 func (c *computer) ComputeBatch(_ context.Context, b *batch.Batch) error {
 	c.prepareWork(b)
-	if err := c.forward.Forward(c.cache, c.work); err != nil {
+	if err := c.computePass(); err != nil {
 		return err
 	}
 	for i := range b.Plan.Work {
 		s := b.States[i].(*choiceState)
+		if w := &b.Plan.Work[i]; s.shown != nil {
+			s.shown.finishTokens(w.ID, w.Start+len(w.Tokens))
+		}
 		if !b.Plan.Work[i].Sample || s.sum != nil {
 			continue
 		}
@@ -135,6 +124,15 @@ func (c *computer) ComputeBatch(_ context.Context, b *batch.Batch) error {
 		d.Logprob, d.Err = c.drawToken(s, c.work[i].Logits)
 	}
 	return nil
+}
+
+// computePass computes the work, before encoders.
+func (c *computer) computePass() error {
+	if c.encoders != nil {
+		c.encoders.pool.passes.Add(1)
+		defer c.encoders.pool.passes.Add(-1)
+	}
+	return c.forward.Forward(c.cache, c.work)
 }
 
 // prepareWork turns the plan into work for the model, with a row of logits for each sequence that samples,
@@ -145,7 +143,10 @@ func (c *computer) prepareWork(b *batch.Batch) {
 	for i := range b.Plan.Work {
 		w := &b.Plan.Work[i]
 		s := b.States[i].(*choiceState)
-		work := model.Work{Tokens: w.Tokens, Start: w.Start, Blocks: w.Blocks, Media: s.placed}
+		work := model.Work{Tokens: w.Tokens, Start: w.Start, Blocks: w.Blocks}
+		if s.shown != nil {
+			work.Media = s.shown.placed
+		}
 		switch sum := s.sum; {
 		case sum != nil:
 			if w.Start == 0 { // at the start, or again after a preemption

@@ -8,6 +8,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/media/family"
 	"penstock/core/paged"
+	"penstock/internal/embregion"
 	"penstock/internal/engine"
 	"penstock/internal/engine/tiny/sample"
 	"penstock/internal/media/pixel"
@@ -25,6 +26,9 @@ type Config struct {
 	ModelPath string
 	// Vocabulary is the built-in model's, which has no files to read it from. It is not used with ModelPath.
 	Vocabulary Vocabulary
+	// Layers is the number of layers of the built-in model; 4. Another number is another model, which tests of
+	// many answers compute faster. It is not used with ModelPath.
+	Layers int
 	// Tokenizer goes into the card. The default is the built-in one, or the
 	// files in ModelPath.
 	Tokenizer engine.TokenizerRef
@@ -39,11 +43,22 @@ type Config struct {
 	Files       Files
 	Fetch       FetchFunc
 	MediaLimits pixel.Limits
-	// EmbeddingCache is the memory of the embedding cache in bytes, which all engines made together share; nil
-	// is 64 MiB, 0 keeps nothing. URLTTL is how long a URL counts as showing the same, as frontends have it; 0
+	// Remote has objects encoded by other workers, which an Engine asks before it encodes itself; nil is none. A
+	// RowEncoder asks nobody.
+	Remote RemoteEncoders
+	// EmbeddingCache is the memory of the embedding cache in bytes, which all engines made together share, while
+	// each RowEncoder has one of its own; nil is 64 MiB, 0 keeps nothing. URLTTL is how long a URL counts as showing the same, as frontends have it; 0
 	// is for ever.
 	EmbeddingCache *int
 	URLTTL         time.Duration
+	// Region makes what lets other workers of the host read an embedding cache, for each of them; nil, or what it returns
+	// as nil, is for none. Shared reads the caches of others for an Engine; nil reads none.
+	Region func() *embregion.Owner
+	Shared SharedRows
+	// Encode bounds the encoders, of all engines made together and of each RowEncoder.
+	Encode EncodeConfig
+	// Tiers keep what the embedding caches evict, of all engines and encoders made together; nil is none.
+	Tiers RowTiers
 
 	BlockSize int // tokens per block; 16
 	// Blocks is the capacity of the KV cache; by default as many as fit 128 MiB.
@@ -61,6 +76,9 @@ type Config struct {
 	// MaxWaiting bounds the sequences beyond MaxSeqs that wait; 256. Requests that find the queue full are
 	// Overloaded.
 	MaxWaiting int
+	// Chunking off computes each prompt in one step: nothing of it before its media are encoded. TokenBudget must hold
+	// the longest sequence.
+	Chunking paged.Switch
 	// Reuse off evicts blocks with their last sequence and reports no events.
 	Reuse paged.Switch
 }
@@ -94,6 +112,10 @@ func (c *Config) EnsureDefaults() {
 	ensure(&c.MaxSeqs, 32)
 	ensure(&c.TokenBudget, 256)
 	ensure(&c.MaxWaiting, 256)
+	if c.ModelPath == "" {
+		ensure(&c.Layers, builtinLayers)
+	}
+	c.Encode.ensureDefaults(c.MemoryLimit)
 	if c.EmbeddingCache == nil {
 		c.EmbeddingCache = new(defaultEmbeddingCache)
 	}
@@ -127,8 +149,12 @@ func (c *Config) Validate() error {
 	report(c.MaxSeqs >= 1, "running sequences are limited to %d; it must be at least 1", c.MaxSeqs)
 	report(c.TokenBudget >= c.MaxSeqs, "token budget of a step is %d; it must be at least the %d sequences that may run", c.TokenBudget, c.MaxSeqs)
 	report(c.MaxWaiting >= 1, "waiting sequences are limited to %d; it must be at least 1", c.MaxWaiting)
+	if err := c.Encode.validate(); err != nil {
+		errs = append(errs, fmt.Errorf("tiny config: %w", err))
+	}
 	if c.ModelPath == "" {
 		v := &c.Vocabulary
+		report(c.Layers >= 1, "the built-in model has %d layers; it must have at least 1", c.Layers)
 		report(v.Size >= 2 && v.Size <= sample.MaxVocab, "vocabulary of the built-in model has %d tokens; it must be between 2 and %d", v.Size, sample.MaxVocab)
 		for _, t := range v.EOS {
 			report(int(t) < v.Size, "end-of-sequence token %d is outside the vocabulary of %d", t, v.Size)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"penstock/core/kv"
 	"penstock/internal/engine"
@@ -17,13 +18,13 @@ import (
 )
 
 func TestConfigReportsEveryProblem(t *testing.T) {
-	cfg := Config{BlockSize: 1, Blocks: -1, MaxContext: 1, MaxSeqs: -2, TokenBudget: -3, MaxWaiting: -1, EmbeddingCache: new(-1), Vocabulary: Vocabulary{Size: 1, EOS: []kv.Token{1}}}
+	cfg := Config{BlockSize: 1, Blocks: -1, MaxContext: 1, MaxSeqs: -2, TokenBudget: -3, MaxWaiting: -1, Layers: -1, EmbeddingCache: new(-1), Vocabulary: Vocabulary{Size: 1, EOS: []kv.Token{1}}}
 	cfg.EnsureDefaults()
 	err := cfg.Validate()
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, problem := range []string{"block size", "blocks is -1", "context", "running", "budget", "waiting", "embedding cache of -1", "vocabulary", "end-of-sequence"} {
+	for _, problem := range []string{"block size", "blocks is -1", "context", "running", "budget", "waiting", "layers", "embedding cache of -1", "vocabulary", "end-of-sequence"} {
 		if !strings.Contains(err.Error(), problem) {
 			t.Errorf("nothing about %q in:\n%v", problem, err)
 		}
@@ -39,12 +40,18 @@ func TestConfigDefaults(t *testing.T) {
 	want := Config{
 		ModelPath: "/models/llama/", Name: "llama", Tokenizer: engine.TokenizerRef{Kind: "dir", Dir: "/models/llama/"},
 		BlockSize: 16, MaxSeqs: 32, TokenBudget: 256, MaxWaiting: 256, EmbeddingCache: new(64 << 20),
+		Encode: EncodeConfig{MaxJobs: 32, Threads: 4, Batch: 8, BatchWait: 5 * time.Millisecond, Timeout: time.Minute, CPUBudget: 16e9, StagingBudget: 4e9},
 	}
 	if diff := cmp.Diff(want, cfg); diff != "" {
 		t.Error(diff)
 	}
 	if err := cfg.Validate(); err != nil {
 		t.Error(err)
+	}
+	cfg = Config{MemoryLimit: 32e9}
+	cfg.EnsureDefaults()
+	if cfg.Encode.CPUBudget != 8e9 || cfg.Encode.StagingBudget != 2e9 {
+		t.Errorf("budgets on a machine of 32 GB: %d and %d", cfg.Encode.CPUBudget, cfg.Encode.StagingBudget)
 	}
 }
 

@@ -6,11 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"runtime"
-	"slices"
 	"sync/atomic"
 
+	"github.com/zeebo/xxh3"
+
 	"penstock/core/embcache"
+	"penstock/core/encode"
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/media"
@@ -27,34 +28,75 @@ type mediaEncoders struct {
 	family  *family.Family
 	colours patch.Colours
 	rows    *rowStore
-	// encoded, failed and cancelled count the runs of an encoder by their end.
+	runs    *rowRuns
+	remote  RemoteEncoders // nil: every object is encoded here
+	pool    *encodePool
+	// encode computes the rows of an input, see prepareInput. A grid is that of pictures.
+	encode func(ctx context.Context, kind media.Kind, input []float32, grid [3]int) ([]float32, error)
+	// encoded, failed and cancelled count the objects which an encoder had, by their end.
 	encoded, failed, cancelled atomic.Uint64
-	// openSem bounds the objects which are held decoded to the number of processors. encodeSem has room for
-	// one: objects are encoded one at a time, each on all processors.
-	openSem, encodeSem chan struct{}
 }
 
-func newMediaEncoders(cfg *Config, m *model.Model, f *family.Family, c patch.Colours) *mediaEncoders {
-	return &mediaEncoders{
-		model: m, family: f, colours: c, openSem: make(chan struct{}, runtime.GOMAXPROCS(0)), encodeSem: make(chan struct{}, 1),
-		rows: newRowStore(cfg, fmt.Sprintf("%s %v", m.Numerics(), c), m.Config().HiddenSize),
+// newMediaEncoders returns the encoders of a model. settings are the files with the settings of its media processor.
+func newMediaEncoders(cfg *Config, m *model.Model, f *family.Family, c patch.Colours, settings ...[]byte) *mediaEncoders {
+	return newEncodersOf(cfg, m, f, c, fingerprintEncoder(m, c, settings))
+}
+
+// newEncodersOf returns encoders of a fingerprint.
+func newEncodersOf(cfg *Config, m *model.Model, f *family.Family, c patch.Colours, fingerprint string) *mediaEncoders {
+	rows := newRowStore(cfg, fingerprint, m.Config().HiddenSize)
+	s := &mediaEncoders{model: m, family: f, colours: c, rows: rows, runs: newRowRuns(rows), remote: cfg.Remote}
+	s.pool, s.encode = newEncodePool(cfg, s), s.encodeInput
+	return s
+}
+
+// encodeInput encodes with the model.
+func (s *mediaEncoders) encodeInput(ctx context.Context, kind media.Kind, input []float32, grid [3]int) ([]float32, error) {
+	if kind == media.Audio {
+		return s.model.EncodeAudioBeside(ctx, input, s.pool.yields)
 	}
+	return s.model.EncodeImageBeside(ctx, input, grid, s.pool.yields)
 }
 
-// EncoderStats are figures of media encoders and of their embedding cache.
-type EncoderStats struct {
-	Encoded, Failed, Cancelled uint64 // runs of an encoder
-	Cache                      embcache.Stats
+// fingerprintEncoder returns what must be equal for two encoders to make the same rows, see media.EncoderRows: weights,
+// numerics and processor settings.
+func fingerprintEncoder(m *model.Model, c patch.Colours, settings [][]byte) string {
+	h := xxh3.New()
+	fmt.Fprintf(h, "%v", c)
+	for _, file := range settings {
+		fmt.Fprintf(h, " %d ", len(file))
+		h.Write(file)
+	}
+	return fmt.Sprintf("%s-%016x", m.EncoderNumerics(), h.Sum64())
 }
 
-// EncoderStats returns the figures of the engine's encoders, which are those of all engines made with it. A
-// text-only model has none.
-func (e *Engine) EncoderStats() EncoderStats {
-	s := e.cpu.encoders
+// fingerprint returns the encoders' fingerprint, for the model card; "" without any.
+func (s *mediaEncoders) fingerprint() string {
 	if s == nil {
-		return EncoderStats{}
+		return ""
 	}
-	return EncoderStats{Encoded: s.encoded.Load(), Failed: s.failed.Load(), Cancelled: s.cancelled.Load(), Cache: s.rows.stats()}
+	return s.rows.encoder
+}
+
+// EncoderStats returns the figures of the engine's encoders, which all engines made with it share. A
+// text-only model has none.
+func (e *Engine) EncoderStats() engine.EncoderStats { return e.cpu.encoders.stats() }
+
+// EncodeStats returns the figures of the same encoders' jobs and memory.
+func (e *Engine) EncodeStats() engine.EncodeStats { return e.cpu.encoders.encodeStats() }
+
+func (s *mediaEncoders) encodeStats() engine.EncodeStats {
+	if s == nil {
+		return engine.EncodeStats{}
+	}
+	return s.pool.stats()
+}
+
+func (s *mediaEncoders) stats() engine.EncoderStats {
+	if s == nil {
+		return engine.EncoderStats{}
+	}
+	return engine.EncoderStats{Encoded: s.encoded.Load(), Failed: s.failed.Load(), Cancelled: s.cancelled.Load(), Cache: s.rows.stats()}
 }
 
 // mediaKinds lists the media which a model accepts, ascending, for its card.
@@ -80,86 +122,21 @@ func (s *mediaEncoders) acceptsKind(k media.Kind) bool {
 	return able && s.family.Supports(k)
 }
 
-// preparedMedia are the media objects of a request. release gives their rows back.
-type preparedMedia struct {
-	placed *model.PlacedMedia
-	rows   []storedRows
-	store  *rowStore
-	// leftOut is the position after the last object that was left out, 0 if none was.
-	leftOut int
-}
-
-func (p *preparedMedia) release() {
-	if p == nil {
-		return
-	}
-	for i := range p.rows {
-		p.store.releaseRows(&p.rows[i])
-	}
-	p.rows = nil
-}
-
-// prepareMedia returns the media objects of a request, nil if there are none. It leaves out what is not needed
-// if the first cached tokens are in the KV cache. Its errors name the part of the request that is wrong.
-func (c *computer) prepareMedia(ctx context.Context, req *engine.Request, cached int) (prepared *preparedMedia, err error) {
-	switch {
-	case len(req.Objects) == 0 && (len(req.Media) == 0 || c.encoders == nil):
-		return nil, nil
-	case c.encoders == nil:
-		return nil, objectError(&req.Objects[0], "the model takes text alone; leave it out, or ask another model")
-	case len(req.Objects) != len(req.Media):
-		return nil, fault.InvalidParam("media", "%d media objects for the %d places that the prompt has for them", len(req.Objects), len(req.Media))
-	}
-	p := &preparedMedia{store: c.encoders.rows}
-	defer func() {
-		if err != nil {
-			p.release()
-		}
-	}()
-	objects := make([]model.Object, len(req.Objects))
-	for i := range req.Objects {
-		o := &req.Objects[i]
-		start, pads, err := c.encoders.padRun(o, req.Prompt, req.Media[i])
-		if err != nil {
-			return nil, err
-		}
-		if start+pads <= cached {
-			if grid, ok := c.encoders.gridOf(o, pads); ok {
-				objects[i] = model.Object{Start: start, Count: pads, Grid: grid}
-				p.leftOut = max(p.leftOut, start+pads)
-				continue
-			}
-		}
-		r, err := c.encoders.encodedRows(ctx, &c.content, o, req.Salt.Namespace, pads)
-		if err != nil {
-			return nil, err
-		}
-		p.rows = append(p.rows, r)
-		objects[i] = model.Object{Start: start, Rows: r.rows, Grid: r.grid}
-	}
-	if p.placed, err = c.encoders.model.PlaceMedia(objects); err != nil {
-		return nil, &fault.Error{Code: fault.Invalid, Param: "media", Message: "the media objects of the prompt overlap, or are not in its order", Err: err}
-	}
-	return p, nil
-}
-
-// SavesByPrefix implements [batch.PartialComputer]: rows that are not kept need not be computed.
-func (c *computer) SavesByPrefix(req *engine.Request) bool {
-	return c.encoders != nil && slices.ContainsFunc(req.Objects, func(o media.Object) bool {
-		key := c.encoders.rows.keyOf(&o, req.Salt.Namespace)
-		return !c.encoders.rows.hasRows(&key)
-	})
-}
-
 // gridOf returns the grid of an object with the given number of pads, if its size is known without its content.
 func (s *mediaEncoders) gridOf(o *media.Object, pads int) (grid [3]int, ok bool) {
+	layout, ok := s.layoutBySize(o)
+	return layout.Grid, ok && layout.PadCount == pads
+}
+
+// layoutBySize returns the layout of an object, if its size is known without its content.
+func (s *mediaEncoders) layoutBySize(o *media.Object) (media.Layout, bool) {
 	size := o.Size
 	dimensions := [...]int{media.Image: 3, media.Video: 4, media.Audio: 1}
 	if len(o.Tensor.Shape) == dimensions[o.Kind] {
 		size = sizeOf(o, &o.Tensor)
 	}
 	layout, err := s.family.Layout(o.Kind, size)
-	return layout.Grid, err == nil && layout.PadCount == pads
+	return layout, err == nil && layout.PadCount > 0
 }
 
 // objectError is an error about an object, for its client.
@@ -169,6 +146,28 @@ func objectError(o *media.Object, format string, args ...any) *fault.Error {
 		err.Message = "'" + o.Part + "': " + err.Message
 	}
 	return err
+}
+
+// errSizeDiffers is the cause of an error about an object which has another size than its place in the prompt, and
+// errUnreachable that of one whose file cannot be had.
+var (
+	errSizeDiffers = errors.New("tiny: the object has another size than its place")
+	errUnreachable = errors.New("tiny: the object's file cannot be had")
+)
+
+// failureKindOf returns why an object has no rows.
+func failureKindOf(err error) encode.FailureKind {
+	switch code := fault.CodeOf(err); {
+	case errors.Is(err, errSizeDiffers):
+		return encode.SizeDiffers
+	case errors.Is(err, errUnreachable):
+		return encode.Unreachable
+	case code == fault.TooLarge:
+		return encode.OutOfMemory
+	case code == fault.Invalid, code == fault.MediaFailed:
+		return encode.Corrupt
+	}
+	return encode.EncoderFailed
 }
 
 // padRun returns where the rows of an object go: the run of its family's pads in its range.
@@ -192,93 +191,118 @@ func (s *mediaEncoders) padRun(o *media.Object, prompt []kv.Token, at kv.Media) 
 	return start, n, nil
 }
 
-// encodedRows returns the rows of an object with the given number of pads in the prompt, for requests of a
-// namespace. The caller gives them back to the store.
-func (s *mediaEncoders) encodedRows(ctx context.Context, from *mediaContent, o *media.Object, namespace string, pads int) (storedRows, error) {
-	key := s.rows.keyOf(o, namespace)
-	if r, ok := s.rows.lookupRows(&key, pads); ok {
+// rowRequest is an object whose rows are wanted.
+type rowRequest struct {
+	id        string // of the request, for logs
+	object    *media.Object
+	namespace string
+	pads      int // which the prompt has for it; 0 if there is no prompt
+	// cachedOnly wants rows which are there or being computed, without reading the object.
+	cachedOnly bool
+}
+
+// maxParallel bounds the objects which others are asked to encode at the same time.
+const maxParallel = 8
+
+// encodedRows returns the rows of an object. The caller gives them back to the store.
+func (s *mediaEncoders) encodedRows(ctx context.Context, from *mediaContent, w *rowRequest) (storedRows, error) {
+	key := s.rows.keyOf(w.object, w.namespace)
+	if r, ok := s.rows.lookupRows(&key, w.pads); ok {
 		return r, nil
 	}
-	in, err := from.findContent(ctx, o)
-	if err != nil {
-		return storedRows{}, err
+	return s.missingRows(ctx, from, w, &key)
+}
+
+// missingRows is encodedRows for an object which the store did not have.
+func (s *mediaEncoders) missingRows(ctx context.Context, from *mediaContent, w *rowRequest, key *embcache.RowKey) (storedRows, error) {
+	if !w.cachedOnly {
+		return s.pool.encodeOne(ctx, from, w, key)
 	}
-	defer in.release()
-	if err := acquireSem(ctx, s.openSem); err != nil {
-		return storedRows{}, err
+	own, run := *w, runKey{*key, w.pads}
+	var compute func(context.Context) (storedRows, error)
+	if s.rows.isBelow(key) {
+		compute = func(ctx context.Context) (storedRows, error) { return s.findBelow(ctx, &own, &run.RowKey) }
 	}
-	defer releaseSem(s.openSem)
-	t, err := in.decodeTensor(o)
-	if err != nil {
-		return storedRows{}, err
+	for identifies(key) {
+		r, led, err := s.runs.share(ctx, run, compute)
+		if err == nil || led || ctx.Err() != nil || err == errNotCached {
+			return r, err
+		}
+		// What another request has shown could not be encoded.
+		if r, ok := s.rows.repeatLookup(&run.RowKey, w.pads); ok {
+			return r, nil
+		}
 	}
-	size := sizeOf(o, &t)
-	layout, err := s.family.Layout(o.Kind, size)
+	return storedRows{}, errNotCached
+}
+
+// findBelow returns the rows of an object from memory or the tiers below it, and fails with errNotCached without them.
+func (s *mediaEncoders) findBelow(ctx context.Context, w *rowRequest, key *embcache.RowKey) (storedRows, error) {
+	if r, ok := s.rows.repeatLookup(key, w.pads); ok { // a run has ended since the look-up
+		return r, nil
+	}
+	if r, ok := s.raiseRows(ctx, w, key); ok {
+		return r, nil
+	}
+	if s.rows.tiers != nil && ctx.Err() != nil { // the look-up in the tiers was cut short
+		return storedRows{}, ctx.Err()
+	}
+	return storedRows{}, errNotCached
+}
+
+// layoutOf returns the layout of a decoded object, which must have the given number of pads, unless that is 0.
+func (s *mediaEncoders) layoutOf(o *media.Object, t *media.Tensor, pads int) (media.Layout, error) {
+	layout, err := s.family.Layout(o.Kind, sizeOf(o, t))
 	var refused *family.SizeError
 	switch {
 	case errors.As(err, &refused):
-		return storedRows{}, objectError(o, "%s", refused.Detail)
+		err = objectError(o, "%s", refused.Detail)
 	case err != nil:
-		return storedRows{}, objectError(o, "%v", err)
-	case layout.PadCount != pads:
-		return storedRows{}, objectError(o, "the prompt has %d tokens for it and it takes %d; is what its URL shows another one by now?", pads, layout.PadCount)
+		err = objectError(o, "%v", err)
+	case pads != 0 && layout.PadCount != pads:
+		differs := objectError(o, "the prompt has %d tokens for it and it takes %d; is what its URL shows another one by now?", pads, layout.PadCount)
+		differs.Err, err = errSizeDiffers, differs
 	}
-	if err := acquireSem(ctx, s.encodeSem); err != nil {
-		return storedRows{}, err
-	}
-	defer releaseSem(s.encodeSem)
-	if r, ok := s.rows.repeatLookup(&key, pads); ok { // encoded while this one waited
-		return r, nil
-	}
-	rows, err := s.encodeRows(ctx, o.Kind, &t, &layout)
-	switch {
-	case err == nil:
-		s.encoded.Add(1)
-		return s.rows.storeRows(&key, o, rows, layout.Grid), nil
-	case ctx.Err() != nil:
-		s.cancelled.Add(1)
-		return storedRows{}, ctx.Err()
-	default:
-		s.failed.Add(1)
-		return storedRows{}, &fault.Error{Code: fault.Internal, Message: "the engine failed to encode a media object; report this with the worker's log", Err: err}
-	}
+	return layout, err
 }
 
-// encodeRows computes one row for each pad of a layout.
-func (s *mediaEncoders) encodeRows(ctx context.Context, kind media.Kind, t *media.Tensor, l *media.Layout) (rows []float32, err error) {
-	if kind == media.Audio {
-		rows, err = s.model.EncodeAudio(ctx, s.padSamples(t, l.PadCount))
-	} else {
-		rows, err = s.encodePicture(ctx, t, l.Grid)
+// encodeRows computes one row for each pad of objects of one layout, in one pass of the encoder. The rows of an object
+// are those which it gets alone: frames attend to themselves, and rows of a sound depend on their own samples.
+func (s *mediaEncoders) encodeRows(ctx context.Context, group []decodedItem) (rows []float32, err error) {
+	of := &group[0]
+	var input []float32
+	for i := range group {
+		part, err := s.prepareInput(of.object.Kind, &group[i].tensor, &group[i].layout)
+		if err != nil {
+			return nil, err
+		}
+		if len(group) == 1 {
+			input = part
+			break
+		}
+		if i == 0 {
+			input = make([]float32, 0, len(part)*len(group))
+		}
+		input = append(input, part...)
 	}
-	if want := l.PadCount * s.model.Config().HiddenSize; err == nil && len(rows) != want {
-		return nil, fmt.Errorf("%d elements for a layout of %d pads of %d", len(rows), l.PadCount, s.model.Config().HiddenSize)
+	grid := of.layout.Grid
+	grid[0] *= len(group)
+	rows, err = s.encode(ctx, of.object.Kind, input, grid)
+	if want := len(group) * of.layout.PadCount * s.model.Config().HiddenSize; err == nil && len(rows) != want {
+		return nil, fmt.Errorf("%d elements for %d objects of %d pads of %d", len(rows), len(group), of.layout.PadCount, s.model.Config().HiddenSize)
 	}
 	return rows, err
 }
 
-// acquireSem waits for room, releaseSem gives it back.
-func acquireSem(ctx context.Context, room chan struct{}) error {
-	select {
-	case room <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+// prepareInput returns what an encoder takes of an object: patches of a picture or video, or samples.
+func (s *mediaEncoders) prepareInput(kind media.Kind, t *media.Tensor, l *media.Layout) ([]float32, error) {
+	if kind == media.Audio {
+		return s.padSamples(t, l.PadCount), nil
 	}
-}
-
-func releaseSem(room chan struct{}) { <-room }
-
-// encodePicture encodes a picture or video.
-func (s *mediaEncoders) encodePicture(ctx context.Context, t *media.Tensor, grid [3]int) ([]float32, error) {
 	shape := [4]int{1}
 	copy(shape[4-len(t.Shape):], t.Shape)
 	v := s.model.Config().Vision
-	patches, err := patch.CutPatches(t.Data, shape, grid, patch.Shape{Size: v.Patch, Merge: v.Merge, Temporal: v.Temporal}, s.colours)
-	if err != nil {
-		return nil, err
-	}
-	return s.model.EncodeImage(ctx, patches, grid)
+	return patch.CutPatches(t.Data, shape, l.Grid, patch.Shape{Size: v.Patch, Merge: v.Merge, Temporal: v.Temporal}, s.colours)
 }
 
 // padSamples returns as many samples of a sound as the rows take, padded with silence.

@@ -10,6 +10,7 @@ import (
 	"image"
 	"image/png"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -50,11 +51,43 @@ func builtinFamily(t testing.TB) *family.Family {
 // seeing is the small engine with encoders for all media.
 func seeing(t testing.TB, change func(*Config)) *Engine {
 	t.Helper()
+	cfg := seeingConfig(change)
+	e, err := newEngine(cfg, seeingNetwork(t, &cfg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { expectIdle(t, e.cpu.encoders) })
+	return e
+}
+
+// encoding is the encoder of seeing's model.
+func encoding(t testing.TB, change func(*Config)) *RowEncoder {
+	t.Helper()
+	cfg := seeingConfig(change)
+	e := newRowEncoder(&cfg, seeingNetwork(t, &cfg))
+	t.Cleanup(func() { expectIdle(t, e.encoders) })
+	return e
+}
+
+func seeingConfig(change func(*Config)) Config {
 	cfg := Config{Name: "seeing", Blocks: 120, BlockSize: 4, MaxSeqs: 16, TokenBudget: 48, Vocabulary: Vocabulary{Size: 96}, Text: pieceText}
 	if change != nil {
 		change(&cfg)
 	}
+	wholePrompts(&cfg)
 	cfg.EnsureDefaults()
+	return cfg
+}
+
+// wholePrompts makes the reference of identity compute a prompt in one piece, also if it shows media.
+func wholePrompts(c *Config) {
+	if c.MaxSeqs == 1 && c.TokenBudget == 512 {
+		c.Chunking = paged.Off
+	}
+}
+
+func seeingNetwork(t testing.TB, cfg *Config) *network {
+	t.Helper()
 	shape := smallShape()
 	shape.MRope = [3]int{2, 1, 1}
 	shape.Vision = model.Vision{Depth: 2, Dim: 16, Heads: 2, Intermediate: 24, Patch: 14, Merge: 2, Temporal: 2}
@@ -63,18 +96,35 @@ func seeing(t testing.TB, change func(*Config)) *Engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := newEngine(cfg, &network{
-		model: m, eos: []kv.Token{7, 8}, mask: []kv.Token{0, 1, 2, 8, 90, 91, 92}, encoders: newMediaEncoders(&cfg, m, builtinFamily(t), builtinColours()),
-	})
-	if err != nil {
-		t.Fatal(err)
+	return &network{
+		model: m, eos: []kv.Token{7, 8}, mask: []kv.Token{0, 1, 2, 8, 90, 91, 92}, encoders: newMediaEncoders(cfg, m, builtinFamily(t), builtinColours()),
 	}
-	t.Cleanup(func() {
-		if s := e.EncoderStats().Cache; s.PinnedBytes != 0 || s.HeldBytes != 0 {
-			t.Errorf("at the end rows are held: %+v", s)
+}
+
+// expectIdle waits for the last runs, and reports what the encoders hold after them.
+func expectIdle(t testing.TB, s *mediaEncoders) {
+	t.Helper()
+	for running := true; running; {
+		s.pool.mu.Lock()
+		stats := s.pool.mu.machine.Stats()
+		running = stats.RunningObjects > 0 || stats.StagingBytes > 0
+		if err := s.pool.mu.machine.Check(); err != nil {
+			t.Error(err)
 		}
-	})
-	return e
+		if !running && (stats.CPUBytes != stats.KeptBytes || len(s.pool.mu.requests)+len(s.pool.mu.pins) > 0 || len(s.pool.mu.rows) != stats.KeptRows) {
+			t.Errorf("at the end: %+v, %d requests, %d pins, %d rows", stats, len(s.pool.mu.requests), len(s.pool.mu.pins), len(s.pool.mu.rows))
+		}
+		s.pool.mu.Unlock()
+		runtime.Gosched()
+	}
+	expectNoPins(t, s.stats())
+}
+
+func expectNoPins(t testing.TB, s engine.EncoderStats) {
+	t.Helper()
+	if s.Cache.PinnedBytes != 0 || s.Cache.HeldBytes != 0 {
+		t.Errorf("at the end rows are held: %+v", s.Cache)
+	}
 }
 
 // noise returns a picture, video or sound of noise, by its pixels.
@@ -170,6 +220,7 @@ func TestBuiltinSeesIdentity(t *testing.T) {
 		return newBuiltin(t, func(c *Config) {
 			c.BlockSize, c.Blocks, c.MaxContext, c.Vocabulary.Names = 4, 120, 320, pads
 			change(c)
+			wholePrompts(c)
 		})
 	})
 }
@@ -527,11 +578,25 @@ func BenchmarkSee(b *testing.B) {
 			o.Key = media.Key{} // not kept
 			n := side / 28 * (side / 28)
 			for b.Loop() {
-				if _, err := e.cpu.encoders.encodedRows(b.Context(), &e.cpu.content, &o, "", n); err != nil {
+				r, err := e.cpu.encoders.encodedRows(b.Context(), &e.cpu.content, &rowRequest{object: &o, pads: n})
+				if err != nil {
 					b.Fatal(err)
 				}
+				e.cpu.encoders.rows.releaseRows(&r)
 			}
 		})
+	}
+}
+
+// blockEncoders holds all processors of the encoders until the returned function is called.
+func blockEncoders(s *mediaEncoders) (unblock func()) {
+	for range cap(s.pool.cores) {
+		s.pool.cores <- struct{}{}
+	}
+	return func() {
+		for range cap(s.pool.cores) {
+			<-s.pool.cores
+		}
 	}
 }
 
@@ -541,38 +606,31 @@ func TestWaitingEnds(t *testing.T) {
 	e := seeing(t, nil)
 	o := noise(media.Image, 1, 56, 56, 3)
 	s := e.cpu.encoders
-	for _, room := range []chan struct{}{s.encodeSem, s.openSem} {
-		for range cap(room) {
-			room <- struct{}{}
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error)
-		go func() {
-			_, err := s.encodedRows(ctx, &e.cpu.content, &o, "", 4)
-			ended <- err
-		}()
-		cancel()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("%v", err)
-		}
-		for range cap(room) {
-			<-room
-		}
-		if len(s.encodeSem) != 0 || len(s.openSem) != 0 {
-			t.Errorf("%d and %d are held", len(s.encodeSem), len(s.openSem))
-		}
+	unblock := blockEncoders(s)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() {
+		_, err := s.encodedRows(ctx, &e.cpu.content, &rowRequest{object: &o, pads: 4})
+		ended <- err
+	}()
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
 	}
-	got, err := s.encodedRows(t.Context(), &e.cpu.content, &o, "", 4)
+	unblock()
+	got, err := s.encodedRows(t.Context(), &e.cpu.content, &rowRequest{object: &o, pads: 4})
 	if err != nil || len(got.rows) != 4*32 {
 		t.Errorf("%d elements, %v", len(got.rows), err)
 	}
 	s.rows.releaseRows(&got)
 }
 
-// TestEncoderOnCard: the card names the weights of the encoders, the same ones in every engine of the model.
+// TestEncoderOnCard: the card names the encoder as the keys of its rows do, the same in every engine of the model.
 func TestEncoderOnCard(t *testing.T) {
-	a, b := seeing(t, nil).Card(), seeing(t, nil).Card()
-	if a.Encoder == "" || a.Encoder != b.Encoder {
-		t.Errorf("%q and %q", a.Encoder, b.Encoder)
+	e := seeing(t, nil)
+	a, b := e.Card(), seeing(t, nil).Card()
+	o := noise(media.Image, 1, 3, 56, 56)
+	if key := e.cpu.encoders.rows.keyOf(&o, ""); a.Encoder == "" || a.Encoder != b.Encoder || a.Encoder != key.Encoder {
+		t.Errorf("%q and %q, rows are of %q", a.Encoder, b.Encoder, key.Encoder)
 	}
 }

@@ -30,6 +30,10 @@ type mediaContent struct {
 	limits pixel.Limits
 }
 
+func newContent(cfg *Config) mediaContent {
+	return mediaContent{files: cfg.Files, fetch: cfg.Fetch, limits: cfg.MediaLimits}
+}
+
 // objectContent is the content of an object: decoded, or a file.
 type objectContent struct {
 	tensor  media.Tensor
@@ -85,7 +89,9 @@ func matchesKey(o *media.Object, t *media.Tensor) bool {
 // loadSource loads the file that an object's source names.
 func (c *mediaContent) loadSource(ctx context.Context, o *media.Object, f *objectContent) (err error) {
 	if o.Source == "" || c.files == nil {
-		return objectError(o, "the engine cannot have what it shows: it did not come with the request, and this worker fetches nothing")
+		missing := objectError(o, "the engine cannot have what it shows: it did not come with the request, and this worker fetches nothing")
+		missing.Err = errUnreachable
+		return missing
 	}
 	if f.file, f.release, err = c.loadFile(ctx, o); err == nil {
 		return nil
@@ -98,7 +104,7 @@ func (c *mediaContent) loadSource(ctx context.Context, o *media.Object, f *objec
 		message = refused.Message
 	}
 	named := objectError(o, "%s", message)
-	named.Err = err
+	named.Err = errors.Join(errUnreachable, err)
 	return named
 }
 

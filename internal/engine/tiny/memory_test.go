@@ -48,3 +48,20 @@ func TestWeightBytes(t *testing.T) {
 		t.Errorf("%d bytes, the weights have %d", got, want)
 	}
 }
+
+// TestEmbeddingMemory: the memory of the embedding cache counts once, and only if the model has encoders.
+func TestEmbeddingMemory(t *testing.T) {
+	for _, c := range []struct {
+		names names
+		want  uint64
+	}{{nil, 0}, {pads, 12345}} {
+		cfg := Config{Vocabulary: vocabulary(), MemoryLimit: 1, EmbeddingCache: new(12345)}
+		if c.names != nil {
+			cfg.Vocabulary.Names = c.names
+		}
+		_, err := NewReplicas(t.Context(), cfg, 2)
+		if over, ok := errors.AsType[*MemoryError](err); !ok || over.Embeddings != c.want {
+			t.Errorf("%d names: %v", len(c.names), err)
+		}
+	}
+}

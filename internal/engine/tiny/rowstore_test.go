@@ -5,23 +5,28 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
+	"penstock/core/embcache"
 	"penstock/core/fault"
+	"penstock/core/kv"
 	"penstock/core/media"
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
 	"penstock/internal/engine/tiny/model"
+	"penstock/internal/engine/tiny/patch"
 )
 
 // rowsOf returns a copy of the rows of an object, which has the given number of pads.
 func rowsOf(t testing.TB, e *Engine, o *media.Object, namespace string, pads int) []float32 {
 	t.Helper()
 	s := e.cpu.encoders
-	r, err := s.encodedRows(t.Context(), &e.cpu.content, o, namespace, pads)
+	r, err := s.encodedRows(t.Context(), &e.cpu.content, &rowRequest{object: o, namespace: namespace, pads: pads})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,6 +137,111 @@ func TestSaltsEncodeApart(t *testing.T) {
 	}
 }
 
+// TestKeyOfRows: the key has all that rows depend on, and the salt.
+func TestKeyOfRows(t *testing.T) {
+	e := seeing(t, nil)
+	s := e.cpu.encoders
+	o := noise(media.Video, 1, 3, 56, 56, 3)
+	want := embcache.RowKey{Salt: "salt", Kind: uint8(media.Video), Digest: o.Key.Digest, Encoder: s.rows.encoder, Type: uint8(media.Float32)}
+	if got := s.rows.keyOf(&o, "salt"); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	cfg := Config{EmbeddingCache: new(0)}
+	colours := builtinColours()
+	colours.Mean[0]++
+	shape := s.model.Config()
+	build := func(change func(model.Map)) *model.Model {
+		weights := randomWeights(&shape, 1)
+		change(weights)
+		m, err := model.New(t.Context(), shape, weights)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	increase := func(part string) func(model.Map) {
+		return func(weights model.Map) {
+			for _, spec := range shape.Specs() {
+				if strings.Contains(spec.Name, part) {
+					weights[spec.Name].Data[0]++
+					return
+				}
+			}
+			t.Fatalf("no weight has %q in its name", part)
+		}
+	}
+	for name, c := range map[string]struct {
+		model    *model.Model
+		colours  patch.Colours
+		settings string
+		equal    bool
+	}{
+		"the same":                {s.model, builtinColours(), "", true},
+		"other colours":           {s.model, colours, "", false},
+		"other weights":           {build(increase("visual.")), builtinColours(), "", false},
+		"another decoder":         {build(increase("embed_tokens")), builtinColours(), "", true},
+		"other sizes of pictures": {s.model, builtinColours(), `{"max_pixels":1}`, false},
+	} {
+		var settings [][]byte
+		if c.settings != "" {
+			settings = append(settings, []byte(c.settings))
+		}
+		other := newMediaEncoders(&cfg, c.model, s.family, c.colours, settings...)
+		if (other.rows.encoder == s.rows.encoder) != c.equal {
+			t.Errorf("%s: %q and %q", name, other.rows.encoder, s.rows.encoder)
+		}
+	}
+}
+
+// TestWhatIsNotKept: rows of an object without a digest are not, and there is no memory before the first rows. A
+// hit with another number of rows than the prompt has tokens is not used. The store keeps no request's text.
+func TestWhatIsNotKept(t *testing.T) {
+	e := seeing(t, nil)
+	ran := encodes(t, e)
+	s := e.cpu.encoders
+	named := noise(media.Image, 1, 56, 84, 3)
+	o := named
+	o.Key.Digest = kv.Digest{}
+	rowsOf(t, e, &o, "", 6)
+	rowsOf(t, e, &o, "", 6)
+	ran("without a digest", 2)
+	if s.rows.mu.memory != nil || e.EncoderStats().Cache != (embcache.Stats{Capacity: 64 << 20, LargestFree: 64 << 20}) {
+		t.Errorf("%d elements of memory, %+v", len(s.rows.mu.memory), e.EncoderStats().Cache)
+	}
+	salt := "salt"
+	rowsOf(t, e, &named, salt, 6)
+	ran("with a digest", 1)
+	added := s.rows.mu.changes[len(s.rows.mu.changes)-1].Item.Key.Salt
+	if 4*len(s.rows.mu.memory) != 64<<20 || added != salt || unsafe.StringData(added) == unsafe.StringData(salt) {
+		t.Errorf("%d elements of memory, salt %q is the request's own", len(s.rows.mu.memory), added)
+	}
+	for range 2 {
+		if r, err := s.encodedRows(t.Context(), &e.cpu.content, &rowRequest{object: &named, namespace: salt, pads: 5}); err == nil || !strings.Contains(err.Error(), "it takes 6") {
+			t.Errorf("%d elements for 5 tokens: %v", len(r.rows), err)
+		}
+	}
+	rowsOf(t, e, &named, salt, 6)
+	ran("other numbers of tokens", 0)
+}
+
+// TestReplicasShareRows: engines that are made together encode a picture once, and each of them counts it. The
+// built-in model's rows of 224 × 224 pixels take 64 KiB.
+func TestReplicasShareRows(t *testing.T) {
+	replicas, err := NewReplicas(t.Context(), Config{Vocabulary: Vocabulary{Size: 2048, EOS: []kv.Token{127}, Names: pads}, Blocks: 16}, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := noise(media.Image, 1, 224, 224, 3)
+	for i, e := range replicas {
+		rowsOf(t, e, &o, "", 64)
+		for _, other := range replicas {
+			if s := other.EncoderStats(); s.Encoded != 1 || s.Cache.Hits != uint64(i) || s.Cache.Bytes != 64<<10 {
+				t.Errorf("after engine %d: %+v", i, s)
+			}
+		}
+	}
+}
+
 // TestRowsOfURLEnd: rows of an object known by its URL end with the URL's period; others do not.
 func TestRowsOfURLEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -168,10 +278,18 @@ func TestRowsOfURLEnd(t *testing.T) {
 		rowsOf(t, e, &o, "", 6)
 		rowsOf(t, e, &o, "", 6)
 		ran("in the next period", 1)
+		// A frontend with another ttl has other periods. Its rows are kept for a period of the engine's.
+		o.Key = media.URLKey(o.Source, 7)
+		rowsOf(t, e, &o, "", 6)
+		rowsOf(t, e, &o, "", 6)
+		ran("of another frontend", 1)
+		time.Sleep(time.Hour) // virtual time (synctest): the engine's period for URLs ends
+		rowsOf(t, e, &o, "", 6)
+		ran("after the engine's period", 1)
 	})
 }
 
-// TestRowsStayWhileInUse: a request that runs keeps its rows in the cache, and others' go.
+// TestRowsStayWhileInUse: a request with several choices keeps its rows in the cache while it runs, and others' go.
 func TestRowsStayWhileInUse(t *testing.T) {
 	const one = 6 * 32 * elementBytes // bytes of a picture's rows
 	e := seeing(t, cacheOf(2*one))
@@ -179,6 +297,7 @@ func TestRowsStayWhileInUse(t *testing.T) {
 	ran := encodes(t, e)
 	first := noise(media.Image, 1, 56, 84, 3)
 	req := within(80, greedy(1, 12, 4))
+	req.Choices = 2
 	show(t, req, 4, first)
 	err := e.Generate(ctx, req, func(d *engine.Delta) error {
 		if !d.Accepted {
@@ -201,6 +320,26 @@ func TestRowsStayWhileInUse(t *testing.T) {
 	}
 	if s := e.EncoderStats().Cache; s.PinnedBytes != 0 || s.Evictions != 3 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// TestStartHoldsNothing: a request which is refused, or has nothing left to compute, encodes nothing.
+func TestStartHoldsNothing(t *testing.T) {
+	e := seeing(t, nil)
+	for name, change := range map[string]func(*engine.Request){
+		"earlier output against the schema": func(r *engine.Request) {
+			r.OutputSchema = &engine.OutputSchema{Schema: []byte(`{"const":1}`)}
+			r.Generated = [][]kv.Token{{33}}
+		},
+		"done": func(r *engine.Request) { r.Done = []bool{true} },
+	} {
+		req := within(80, greedy(1, 12, 4))
+		show(t, req, 4, noise(media.Image, 1, 56, 84, 3))
+		change(req)
+		states, err := e.cpu.StartRequest(t.Context(), req, nil)
+		if s := e.EncodeStats(); s.Requests != 0 || (err == nil) != (req.Done != nil) {
+			t.Errorf("%s: %v, %d states, %+v", name, err, len(states), s)
+		}
 	}
 }
 
@@ -248,6 +387,72 @@ func TestKVHitsAreNotEncoded(t *testing.T) {
 	}
 }
 
+// TestLeftOut: an object is left out if the first cached tokens have all of it. One whose size is unknown, or makes
+// another number of tokens, is needed for the positions of what follows.
+func TestLeftOut(t *testing.T) {
+	e := seeing(t, cacheOf(0))
+	for _, c := range []struct {
+		what   string
+		cached int
+		needed bool
+		change func(*media.Object)
+	}{
+		{"nothing is cached", 0, true, nil},
+		{"its last token is not cached", 9, true, nil},
+		{"all of it is", 10, false, nil},
+		{"more is", 13, false, nil},
+		{"of unknown size", 13, true, func(o *media.Object) { o.Tensor, o.Source = media.Tensor{}, "http://x/gone" }},
+		{"of another size", 13, true, func(o *media.Object) {
+			o.Tensor, o.Source, o.Size = media.Tensor{}, "http://x/gone", media.Size{Width: 56, Height: 56}
+		}},
+	} {
+		req := within(80, greedy(1, 12, 4))
+		show(t, req, 4, noise(media.Image, 1, 56, 84, 3))
+		if c.change != nil {
+			c.change(&req.Objects[0])
+		}
+		states, err := e.cpu.StartRequest(t.Context(), req, nil)
+		if err != nil {
+			t.Fatalf("%s: %v", c.what, err)
+		}
+		if ranges := e.cpu.UnfinishedRanges(states[0]); len(ranges) != 1 || (ranges[0].End > c.cached) != c.needed {
+			t.Errorf("%s: %v", c.what, ranges)
+		}
+	}
+}
+
+// TestKVHitsOfKeptRows: rows of an object all of whose tokens are KV hits are not looked up; for each salt alone.
+func TestKVHitsOfKeptRows(t *testing.T) {
+	e := seeing(t, nil)
+	ctx := enginetest.Start(t, e)
+	picture := noise(media.Image, 1, 56, 84, 3)
+	ask := func(salt string, cached int) {
+		t.Helper()
+		req := within(80, greedy(1, 12, 4))
+		req.Salt.Namespace = salt
+		show(t, req, 4, picture)
+		if got := enginetest.MustGenerate(t, ctx, e, req); got[0].Cached != cached {
+			t.Errorf("salt %q: %d tokens are cached, want %d", salt, got[0].Cached, cached)
+		}
+	}
+	check := func(what string, hits, misses uint64) {
+		t.Helper()
+		if s := e.EncoderStats(); s.Cache.Hits != hits || s.Cache.Misses != misses || s.Encoded != misses {
+			t.Errorf("%s: %+v, want %d hits and %d misses", what, s, hits, misses)
+		}
+	}
+	ask("a", 0)
+	check("cold", 0, 1)
+	ask("a", 16)
+	check("warm", 0, 1)
+	key := e.cpu.encoders.rows.keyOf(&picture, "a")
+	e.cpu.encoders.rows.mu.cache.Remove(&key, nil)
+	ask("b", 0)
+	check("another salt", 0, 2)
+	ask("a", 16) // its rows are gone, those of b are no reason to look
+	check("without rows", 0, 2)
+}
+
 // TestIdentityWithoutRows is TestSeeingIdentity with the embedding cache off: what is evicted from the KV cache
 // is encoded again, also in the middle of an answer.
 func TestIdentityWithoutRows(t *testing.T) {
@@ -259,19 +464,18 @@ func TestIdentityWithoutRows(t *testing.T) {
 	})
 }
 
-// endedContext has ended, and nothing that waits for its end notices.
-type endedContext struct{ context.Context }
-
-func (endedContext) Err() error            { return context.Canceled }
-func (endedContext) Done() <-chan struct{} { return nil }
-
 // TestOutcomesOfJobs: a run of an encoder counts by its end, and only complete rows are kept.
 func TestOutcomesOfJobs(t *testing.T) {
 	e := seeing(t, nil)
 	s := e.cpu.encoders
 	o := noise(media.Image, 1, 56, 84, 3)
-	if _, err := s.encodedRows(endedContext{t.Context()}, &e.cpu.content, &o, "", 6); !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled: %v", err)
+	key := s.rows.keyOf(&o, "")
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	layout, _ := s.layoutBySize(&o)
+	group := []decodedItem{{&runItem{encodeObject: &encodeObject{rowRequest: rowRequest{object: &o}, key: key}}, o.Tensor, layout}}
+	if err := s.encodeGroup(ended, group); err != nil || !errors.Is(group[0].fail, context.Canceled) {
+		t.Errorf("cancelled: %v, %v", err, group[0].fail)
 	}
 	good := s.model
 	shape := good.Config()
@@ -280,14 +484,14 @@ func TestOutcomesOfJobs(t *testing.T) {
 	if s.model, err = model.New(t.Context(), shape, randomWeights(&shape, 1)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.encodedRows(t.Context(), &e.cpu.content, &o, "", 6); fault.CodeOf(err) != fault.Internal {
+	if _, err := s.encodedRows(t.Context(), &e.cpu.content, &rowRequest{object: &o, pads: 6}); fault.CodeOf(err) != fault.Internal {
 		t.Errorf("a wrong encoder: %v", err)
 	}
 	s.model = good
 	rowsOf(t, e, &o, "", 6)
 	rowsOf(t, e, &o, "", 6)
 	got := e.EncoderStats()
-	if got.Encoded != 1 || got.Failed != 1 || got.Cancelled != 1 || got.Cache.Entries != 1 || got.Cache.Misses != 3 || got.Cache.Hits != 1 {
+	if got.Encoded != 1 || got.Failed != 1 || got.Cancelled != 1 || got.Cache.Entries != 1 || got.Cache.Misses != 2 || got.Cache.Hits != 1 {
 		t.Errorf("%+v", got)
 	}
 }
@@ -299,8 +503,8 @@ func TestHitOfStoreAllocatesNothing(t *testing.T) {
 	rowsOf(t, e, &o, "salt", 6)
 	s := e.cpu.encoders
 	if n := testing.AllocsPerRun(100, func() {
-		r, err := s.encodedRows(t.Context(), &e.cpu.content, &o, "salt", 6)
-		if err != nil || !r.pinned {
+		r, err := s.encodedRows(t.Context(), &e.cpu.content, &rowRequest{object: &o, namespace: "salt", pads: 6})
+		if err != nil || r.pin == (embcache.Ref{}) {
 			t.Error("not from the cache")
 		}
 		s.rows.releaseRows(&r)
@@ -317,7 +521,7 @@ func BenchmarkCachedRows(b *testing.B) {
 	s := e.cpu.encoders
 	b.ReportAllocs()
 	for b.Loop() {
-		r, err := s.encodedRows(b.Context(), &e.cpu.content, &o, "salt", 6)
+		r, err := s.encodedRows(b.Context(), &e.cpu.content, &rowRequest{object: &o, namespace: "salt", pads: 6})
 		if err != nil {
 			b.Fatal(err)
 		}

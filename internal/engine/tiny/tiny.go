@@ -20,10 +20,11 @@
 // # Media
 //
 // The built-in model, and checkpoints of Qwen2-VL, accept pictures and videos, and the former also sounds. An
-// object is encoded when its request arrives, once for all choices and for later requests with the same
-// object, and its rows replace the embeddings of its pads. They are a function of the object alone, so the
-// bit-identity above holds. An object all of whose pads are in the KV cache is left out: its grid gives the
-// positions of what follows. If blocks of it are evicted before they are used, its request is started again.
+// object is encoded beside the model's passes while its request is in the scheduler, once for all choices and for
+// other requests with the same object, and its rows replace the embeddings of its pads. They are a function of the
+// object alone, so the bit-identity above holds. An object all of whose pads are in the KV cache is left out: its grid
+// gives the positions of what follows. Rows are given up when their tokens are computed, unless package encode says that
+// the request keeps them: a sequence which is preempted after that has its media encoded again.
 //
 // # Embeddings
 //
@@ -43,6 +44,7 @@ import (
 
 	"penstock/core/kv"
 	"penstock/core/media/family"
+	"penstock/core/paged"
 	"penstock/internal/engine"
 	"penstock/internal/engine/batch"
 	"penstock/internal/engine/tiny/checkpoint"
@@ -69,6 +71,14 @@ var (
 	_ forwarder         = (*model.Model)(nil)
 )
 
+// Run is that of [batch.Engine]. It returns when the encoders have stopped too, if no other engine uses them.
+func (e *Engine) Run(ctx context.Context) error {
+	if e.cpu.encoders == nil {
+		return e.Engine.Run(ctx)
+	}
+	return e.cpu.encoders.pool.runUser(func() error { return e.Engine.Run(ctx) })
+}
+
 // New loads or makes the model and reserves its cache. It starts nothing. Loading ends early, with ctx's
 // error, when ctx does.
 func New(ctx context.Context, cfg Config) (*Engine, error) {
@@ -82,32 +92,43 @@ func New(ctx context.Context, cfg Config) (*Engine, error) {
 // NewReplicas is New for count engines that share one copy of the weights; each
 // has a cache of its own. If they would not fit, the error is a *MemoryError.
 func NewReplicas(ctx context.Context, cfg Config, count int) ([]*Engine, error) {
+	replicas, _, err := Open(ctx, cfg, count, 0)
+	return replicas, err
+}
+
+// Open is NewReplicas with encoders besides, which share the weights too. Each of these has an embedding cache of
+// its own.
+func Open(ctx context.Context, cfg Config, engines, encoders int) (replicas []*Engine, encoding []*RowEncoder, err error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	n, err := openNetwork(ctx, &cfg)
 	if err != nil {
-		return nil, fmt.Errorf("tiny model %s: %w", cfg.Name, err)
+		return nil, nil, fmt.Errorf("tiny model %s: %w", cfg.Name, err)
 	}
 	shape := n.model.Config()
 	if cfg.Blocks == 0 {
 		cfg.Blocks = max(1, defaultCacheBytes/shape.BlockBytes(cfg.BlockSize))
 	}
-	embeddings := 0
+	embeddings := uint64(0)
 	if n.encoders != nil {
-		embeddings = *cfg.EmbeddingCache
+		embeddings = uint64(encoders+min(engines, 1)) * uint64(*cfg.EmbeddingCache)
 	}
-	if err := checkMemory(&cfg, &shape, count, embeddings); err != nil {
-		return nil, err
+	if err := checkMemory(&cfg, &shape, engines, embeddings); err != nil {
+		return nil, nil, err
 	}
-	replicas := make([]*Engine, count)
-	for i := range replicas {
-		if replicas[i], err = newEngine(cfg, n); err != nil {
-			return nil, err
+	for range engines {
+		e, err := newEngine(cfg, n)
+		if err != nil {
+			return nil, nil, err
 		}
+		replicas = append(replicas, e)
 	}
-	return replicas, nil
+	for range encoders {
+		encoding = append(encoding, newRowEncoder(&cfg, n))
+	}
+	return replicas, encoding, nil
 }
 
 // network is a model with its checkpoint's settings for use.
@@ -137,30 +158,12 @@ func newEngine(cfg Config, n *network) (*Engine, error) {
 		n.vocab = newVocab(cfg.Text, n.mask, shape.VocabSize)
 	}
 	bc := batch.Config{
-		Card: engine.Card{
-			Name:             cfg.Name,
-			Aliases:          cfg.Aliases,
-			Engine:           "tiny",
-			BlockSize:        cfg.BlockSize,
-			Blocks:           cfg.Blocks,
-			Ranks:            1,
-			ContextLength:    length,
-			VocabSize:        shape.VocabSize,
-			DefaultMaxTokens: n.defaultMaxTokens,
-			EOS:              n.eos,
-			Defaults:         n.defaults,
-			Numerics:         describeNumerics(n),
-			Encoder:          n.model.EncoderDigest(),
-			StructuredOutput: n.vocab != nil,
-			Media:            n.encoders.mediaKinds(),
-			AcceptsObjects:   n.encoders != nil,
-			Tokenizer:        cfg.Tokenizer,
-			MaxBatchedTokens: cfg.TokenBudget,
-		},
+		Card:        newCard(&cfg, n, length),
 		MaxSeqs:     cfg.MaxSeqs,
 		TokenBudget: cfg.TokenBudget,
 		MaxWaiting:  cfg.MaxWaiting,
 		Reuse:       cfg.Reuse,
+		Chunking:    cfg.Chunking,
 	}
 	cpu := &computer{
 		card:     &bc.Card,
@@ -168,7 +171,9 @@ func newEngine(cfg Config, n *network) (*Engine, error) {
 		forward:  n.model,
 		sampler:  sample.New(shape.VocabSize, n.mask),
 		encoders: n.encoders,
-		content:  mediaContent{files: cfg.Files, fetch: cfg.Fetch, limits: cfg.MediaLimits},
+		content:  newContent(&cfg),
+		reuse:    cfg.Reuse,
+		shown:    map[paged.SeqID]*shownMedia{},
 	}
 	if n.vocab != nil {
 		cpu.grammars = newGrammarCache(n.vocab, cfg.Text)
@@ -177,8 +182,33 @@ func newEngine(cfg Config, n *network) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
+	cpu.wake = shell.Wake
 	cpu.cache = n.model.NewCache(cfg.Blocks, cfg.BlockSize)
 	return &Engine{Engine: shell, cpu: cpu, hidden: shape.HiddenSize}, nil
+}
+
+// newCard returns the card of an engine or an encoder of a network.
+func newCard(cfg *Config, n *network, context int) engine.Card {
+	return engine.Card{
+		Name:             cfg.Name,
+		Aliases:          cfg.Aliases,
+		Engine:           "tiny",
+		BlockSize:        cfg.BlockSize,
+		Blocks:           cfg.Blocks,
+		Ranks:            1,
+		ContextLength:    context,
+		VocabSize:        n.model.Config().VocabSize,
+		DefaultMaxTokens: n.defaultMaxTokens,
+		EOS:              n.eos,
+		Defaults:         n.defaults,
+		Numerics:         describeNumerics(n),
+		Encoder:          n.encoders.fingerprint(),
+		StructuredOutput: n.vocab != nil,
+		Media:            n.encoders.mediaKinds(),
+		AcceptsObjects:   n.encoders != nil,
+		Tokenizer:        cfg.Tokenizer,
+		MaxBatchedTokens: cfg.TokenBudget,
+	}
 }
 
 // describeNumerics names what the tokens depend on: the model's logits, the version of package sample's
@@ -242,7 +272,7 @@ func openEncoders(cfg *Config, m *model.Model) (*mediaEncoders, error) {
 	if err != nil {
 		return nil, fmt.Errorf("how many tokens its pictures take cannot be told: %w", err)
 	}
-	return newMediaEncoders(cfg, m, f, patch.Colours(colours)), nil
+	return newMediaEncoders(cfg, m, f, patch.Colours(colours), p.Config, p.Preprocessor, p.Processor, p.VideoPreprocessor), nil
 }
 
 // MemoryError says that engines need more memory than Config.MemoryLimit.
@@ -252,7 +282,7 @@ type MemoryError struct {
 	Blocks  int    // of each engine's cache
 	Cache   uint64 // bytes of each engine's cache
 	Weights uint64 // bytes, shared by all
-	// Embeddings are the bytes of the embedding cache, shared by all.
+	// Embeddings are the bytes of the embedding caches: one which the engines share, and that of each RowEncoder.
 	Embeddings uint64
 	Limit      uint64
 	BlockSize  int
@@ -266,12 +296,12 @@ func (e *MemoryError) Error() string {
 		e.Model, need/gib, float64(e.Limit)/gib, float64(e.Weights)/gib, float64(e.Embeddings)/gib, e.Engines, float64(e.Cache)/gib, e.Blocks, e.BlockSize)
 }
 
-// checkMemory compares what count engines will reserve, and their embedding cache, with the limit. It ignores the memory of intermediate
-// results, which is small compared to a cache.
-func checkMemory(cfg *Config, shape *model.Config, count, embeddings int) error {
+// checkMemory compares what count engines will reserve, and the embedding caches, with the limit. It ignores
+// the memory of intermediate results, which is small compared to a cache.
+func checkMemory(cfg *Config, shape *model.Config, count int, embeddings uint64) error {
 	e := &MemoryError{
 		Model: cfg.Name, Engines: count, Blocks: cfg.Blocks, BlockSize: cfg.BlockSize, Limit: cfg.MemoryLimit,
-		Cache: uint64(cfg.Blocks) * uint64(shape.BlockBytes(cfg.BlockSize)), Weights: shape.WeightBytes(), Embeddings: uint64(embeddings),
+		Cache: uint64(cfg.Blocks) * uint64(shape.BlockBytes(cfg.BlockSize)), Weights: shape.WeightBytes(), Embeddings: embeddings,
 	}
 	over, all := bits.Mul64(e.Cache, uint64(count))
 	shared := e.Weights + e.Embeddings

@@ -107,6 +107,13 @@ func (p *serverProbe) complete(ctx context.Context, rc *remote.Config) (err erro
 	}
 	card := &rc.Card
 	p.findMedia(ctx, card, rc.PassthroughPaths)
+	rc.TakesEncodings = p.Config.Spec.ECRole == remote.ECConsumer
+	if err := p.refuseProducer(ctx, card); err != nil {
+		return err
+	}
+	if err := p.checkConsumer(card); err != nil {
+		return err
+	}
 	if rc.Dialect != nil {
 		rc.Features = p.findFeatures(ctx, card)
 	}
@@ -231,6 +238,9 @@ func (p *serverProbe) buildCard() (engine.Card, error) {
 	card := p.NewCard("vllm", p.base.ID)
 	card.Aliases, card.BlockSize, card.Blocks = p.aliases, p.cache.blockSize, p.cache.blocks
 	card.ContextLength, card.Numerics = p.base.MaxModelLen, "vllm-"+p.Version+"-"+p.base.Root
+	if p.Config.Spec.ECRole != remote.NoECRole {
+		card.Encoder = "vllm " + p.Version + " " + p.base.Root
+	}
 	if card.ContextLength < 2 {
 		return card, fmt.Errorf("the engine at %s does not say the context length of %.100q in /v1/models (max_model_len); this version of it is not known", p.Config.Spec.URL.Host, card.Name)
 	}

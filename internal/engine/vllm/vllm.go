@@ -68,6 +68,14 @@ func (p *serverProbe) checkAlive(ctx context.Context) error {
 	if err := p.CheckHealth(ctx, "/health"); err != nil {
 		return err
 	}
+	if err := p.checkSameModel(ctx); err != nil {
+		return err
+	}
+	return p.checkPrefixCacheOff(ctx)
+}
+
+// checkSameModel checks that the server serves the same model.
+func (p *serverProbe) checkSameModel(ctx context.Context) error {
 	now, err := p.Client.ListModels(ctx)
 	if err != nil {
 		return err
@@ -79,7 +87,7 @@ func (p *serverProbe) checkAlive(ctx context.Context) error {
 	case now[i].MaxModelLen != p.base.MaxModelLen:
 		return p.DifferentError("another context length")
 	}
-	return p.checkPrefixCacheOff(ctx)
+	return nil
 }
 
 // checkPrefixCacheOff checks that a server without prefix cache still has none: a cache would have to be

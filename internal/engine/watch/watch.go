@@ -1,6 +1,6 @@
-// Package watch broadcasts the cache events of an engine to watchers: each watcher gets a description of what
-// is cached now and then every change, in order. A watcher that lags too far is restarted with a new
-// description; it never holds up the engine.
+// Package watch broadcasts the events of an engine's cache, KV cache or embedding cache, to watchers: each watcher
+// gets a description of what is cached now and then every change, in order. A watcher that lags too far is restarted
+// with a new description; it never holds up the engine.
 package watch
 
 import (
@@ -14,29 +14,35 @@ import (
 // restart watchers.
 const MinBacklog = 1024
 
-// Broadcaster serves the watchers of one engine. The engine publishes every change, and describes its cache
-// when [Broadcaster.NeedsDescription] returns true; it never waits for a watcher.
-type Broadcaster struct {
+// Broadcaster serves the watchers of one cache, whose events are of type E. The engine publishes every change, and
+// describes its cache when [Broadcaster.NeedsDescription] returns true; it never waits for a watcher.
+type Broadcaster[E any] struct {
 	limit int
+	sizes func(*E) int
 
 	mu struct {
 		sync.Mutex
-		watchers []*watcher
+		watchers []*watcher[E]
 		stopped  bool
 	}
 }
 
-// New returns a broadcaster without watchers. The backlog of a watcher is limited to limit block hashes, not
-// counting a description.
-func New(limit int) *Broadcaster { return &Broadcaster{limit: limit} }
+// New returns a broadcaster without watchers. The backlog of a watcher is limited to events whose sizes add up to
+// limit, not counting a description.
+func New[E any](limit int, sizes func(*E) int) *Broadcaster[E] {
+	return &Broadcaster[E]{limit: limit, sizes: sizes}
+}
+
+// CountHashes is the size of a KV event: its block hashes, and 1.
+func CountHashes(ev *kv.Event) int { return 1 + len(ev.Blocks) + len(ev.Seqs) }
 
 // watcher is one call of Watch. The broadcaster's mutex guards all fields except ready.
-type watcher struct {
-	ready         chan struct{} // of capacity 1
-	state         watcherState
-	backlog       []kv.Event
-	lastTaken     []kv.Event // last result of takeBacklog
-	backlogHashes int        // in backlog, not counting a description
+type watcher[E any] struct {
+	ready       chan struct{} // of capacity 1
+	state       watcherState
+	backlog     []E
+	lastTaken   []E // last result of takeBacklog
+	backlogSize int // of the events in backlog, not counting a description
 }
 
 // watcherState is what a watcher needs next.
@@ -55,7 +61,7 @@ const (
 // Watch reports to sink as engine.KVSource specifies. It calls ask, in its own goroutine, when the engine
 // must describe its cache. It returns nil when ctx ends, sink's error if sink fails, and stopped after
 // StopWatches.
-func (h *Broadcaster) Watch(ctx context.Context, ask func(), stopped error, sink func([]kv.Event) error) error {
+func (h *Broadcaster[E]) Watch(ctx context.Context, ask func(), stopped error, sink func([]E) error) error {
 	w := h.addWatcher()
 	defer h.removeWatcher(w)
 	ask()
@@ -80,8 +86,8 @@ func (h *Broadcaster) Watch(ctx context.Context, ask func(), stopped error, sink
 	}
 }
 
-func (h *Broadcaster) addWatcher() *watcher {
-	w := &watcher{ready: make(chan struct{}, 1)}
+func (h *Broadcaster[E]) addWatcher() *watcher[E] {
+	w := &watcher[E]{ready: make(chan struct{}, 1)}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.mu.watchers = append(h.mu.watchers, w)
@@ -91,7 +97,7 @@ func (h *Broadcaster) addWatcher() *watcher {
 	return w
 }
 
-func (h *Broadcaster) removeWatcher(w *watcher) {
+func (h *Broadcaster[E]) removeWatcher(w *watcher[E]) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for i, o := range h.mu.watchers {
@@ -103,13 +109,13 @@ func (h *Broadcaster) removeWatcher(w *watcher) {
 }
 
 // Publish adds events to the backlog of every watcher which is following. It keeps their slices.
-func (h *Broadcaster) Publish(events []kv.Event) {
+func (h *Broadcaster[E]) Publish(events []E) {
 	if len(events) == 0 {
 		return
 	}
-	names := 0
+	size := 0
 	for i := range events {
-		names += 1 + len(events[i].Blocks) + len(events[i].Seqs)
+		size += h.sizes(&events[i])
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -117,18 +123,18 @@ func (h *Broadcaster) Publish(events []kv.Event) {
 		if w.state != following {
 			continue
 		}
-		if w.backlogHashes+names > h.limit {
-			w.state, w.backlog, w.backlogHashes = backlogFull, nil, 0
+		if w.backlogSize+size > h.limit {
+			w.state, w.backlog, w.backlogSize = backlogFull, nil, 0
 		} else {
 			w.backlog = append(w.backlog, events...)
-			w.backlogHashes += names
+			w.backlogSize += size
 		}
 		w.signalReady()
 	}
 }
 
 // NeedsDescription reports whether a watcher waits for a description.
-func (h *Broadcaster) NeedsDescription() bool {
+func (h *Broadcaster[E]) NeedsDescription() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, w := range h.mu.watchers {
@@ -139,9 +145,9 @@ func (h *Broadcaster) NeedsDescription() bool {
 	return false
 }
 
-// SendDescription gives a description of the cache, a Cleared event and Stored events, to every watcher that
+// SendDescription gives a description of the cache, a Cleared event and what is cached, to every watcher that
 // needs one. All changes up to it have been published. It keeps the slices.
-func (h *Broadcaster) SendDescription(dump []kv.Event) {
+func (h *Broadcaster[E]) SendDescription(dump []E) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, w := range h.mu.watchers {
@@ -154,7 +160,7 @@ func (h *Broadcaster) SendDescription(dump []kv.Event) {
 }
 
 // WatcherCount returns the number of watchers.
-func (h *Broadcaster) WatcherCount() int {
+func (h *Broadcaster[E]) WatcherCount() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.mu.watchers)
@@ -165,7 +171,7 @@ const maxKept = 1024
 
 // takeBacklog empties the backlog of w. The result is valid until the next call, which reuses its memory.
 // again says that the engine must describe the cache to w; stopped that no more events come.
-func (h *Broadcaster) takeBacklog(w *watcher) (events []kv.Event, again, stopped bool) {
+func (h *Broadcaster[E]) takeBacklog(w *watcher[E]) (events []E, again, stopped bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if w.state == backlogFull {
@@ -174,12 +180,12 @@ func (h *Broadcaster) takeBacklog(w *watcher) (events []kv.Event, again, stopped
 	if clear(w.lastTaken); cap(w.lastTaken) > maxKept {
 		w.lastTaken = nil
 	}
-	w.backlog, w.lastTaken, w.backlogHashes = w.lastTaken[:0], w.backlog, 0
+	w.backlog, w.lastTaken, w.backlogSize = w.lastTaken[:0], w.backlog, 0
 	return w.lastTaken, again, h.mu.stopped
 }
 
 // StopWatches ends all watches after their backlogs.
-func (h *Broadcaster) StopWatches() {
+func (h *Broadcaster[E]) StopWatches() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.mu.stopped = true
@@ -188,7 +194,7 @@ func (h *Broadcaster) StopWatches() {
 	}
 }
 
-func (w *watcher) signalReady() {
+func (w *watcher[E]) signalReady() {
 	select {
 	case w.ready <- struct{}{}:
 	default: // ready is already set

@@ -19,10 +19,10 @@ func stored(hash int) []kv.Event {
 }
 
 func TestHubStartsOver(t *testing.T) {
-	h := New(6) // room for three events of one block
+	h := New(6, CountHashes) // room for three events of one block
 	slow, quick := h.addWatcher(), h.addWatcher()
 	cleared := []kv.Event{{Kind: kv.Cleared}}
-	expect := func(what string, w *watcher, want []kv.Event, wantAgain bool) {
+	expect := func(what string, w *watcher[kv.Event], want []kv.Event, wantAgain bool) {
 		t.Helper()
 		got, again, _ := h.takeBacklog(w)
 		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" || again != wantAgain {
@@ -62,7 +62,7 @@ func TestHubStartsOver(t *testing.T) {
 
 // TestTakeAllocatesNothing checks that the memory of taken events is reused.
 func TestTakeAllocatesNothing(t *testing.T) {
-	h := New(MinBacklog)
+	h := New(MinBacklog, CountHashes)
 	w := h.addWatcher()
 	h.SendDescription([]kv.Event{{Kind: kv.Cleared}})
 	batch := append(stored(1), stored(2)...)
@@ -77,7 +77,7 @@ func TestTakeAllocatesNothing(t *testing.T) {
 // TestWatchEnds checks that a watch ends with its context, with its sink and with the engine, and leaves no
 // watcher behind.
 func TestWatchEnds(t *testing.T) {
-	h := New(MinBacklog)
+	h := New(MinBacklog, CountHashes)
 	stopped, broken := errors.New("stopped"), errors.New("broken")
 	describe := func() { h.SendDescription([]kv.Event{{Kind: kv.Cleared}}) }
 	if err := h.Watch(t.Context(), describe, stopped, func([]kv.Event) error { return broken }); !errors.Is(err, broken) {

@@ -63,7 +63,7 @@ func (e *remoteEngine) open(ctx context.Context, key string, found Facts) (*open
 	if first.Card().Tokenizer.Kind == engine.TokenizerOfEngine {
 		m.pipe, o.tokenizer = nil, engine.TokenizerOfEngine // it takes no tokens: one of its warnings says so
 	}
-	if text := m.noteText(); text != "" {
+	if text := m.noteText(); text != "" && first.Card().Role.TakesRequests() {
 		o.notes = append(o.notes, text)
 	}
 	o.textRouted = m.pipe != nil && m.pipe.Family == nil && !m.enginePrompts
@@ -122,6 +122,9 @@ func OpenAdapter(ctx context.Context, of *config.RemoteEngine, rank, ranks int, 
 	}
 	switch of.Kind {
 	case config.EngineVLLM:
+		if of.ECRole == config.ECProducer {
+			return vllm.OpenProducer(ctx, o)
+		}
 		return vllm.Open(ctx, o)
 	case config.EngineSGLang:
 		return sglang.Open(ctx, o)
@@ -138,7 +141,7 @@ func specOf(of *config.RemoteEngine, rank, ranks int, key string) remote.Spec {
 	spec := remote.Spec{
 		Kind: of.Kind, URL: of.URL,
 		Events: of.Events.RankEndpoint(rank), Replay: of.Replay.RankEndpoint(rank), Snapshot: of.Snapshot.RankEndpoint(rank),
-		Rank: rank, Ranks: ranks, APIKey: key, Mode: remote.Mode(of.Mode), BlockSize: of.BlockSize, Name: of.Name,
+		Rank: rank, Ranks: ranks, APIKey: key, Mode: remote.Mode(of.Mode), BlockSize: of.BlockSize, Name: of.Name, ECRole: remote.ECRole(of.ECRole),
 		LoadTimeout: openTimeout,
 	}
 	if ranks == 1 {

@@ -46,9 +46,9 @@ func NewCollector(of *Supervisor) prometheus.Collector {
 	add(counter, "scrapes_failed_total", "Readings of the engine's metrics that failed.", func(s *remote.Stats) uint64 { return s.ScrapeFailures })
 	add(counter, "predicted_cached_tokens_total", "Cached tokens that the adapter expected, over the requests of which the engine reported some number.", func(s *remote.Stats) uint64 { return s.Predicted })
 	add(counter, "reported_cached_tokens_total", "Cached tokens that the engine reported, over the same requests.", func(s *remote.Stats) uint64 { return s.Reported })
-	add(counter, "compared_requests_total", "Requests of which both are known.", func(s *remote.Stats) uint64 { return s.Compared })
-	add(counter, "mispredicted_requests_total", "Those of which both differ by more than a block.", func(s *remote.Stats) uint64 { return s.Mismatched })
-	add(gauge, "known_blocks", "Blocks that the engine is known, or believed, to have cached.", func(s *remote.Stats) uint64 { return uint64(max(s.Blocks, 0)) })
+	add(counter, "compared_requests_total", "Requests for which both the expected and the reported number of cached tokens are known.", func(s *remote.Stats) uint64 { return s.Compared })
+	add(counter, "mispredicted_requests_total", "Compared requests whose two numbers differ by more than a block.", func(s *remote.Stats) uint64 { return s.Mismatched })
+	add(gauge, "known_blocks", "Blocks which the engine has cached, by its events or by prediction.", func(s *remote.Stats) uint64 { return uint64(max(s.Blocks, 0)) })
 	add(gauge, "feed_connected", "Whether the engine's events are subscribed to: 1 or 0.", func(s *remote.Stats) uint64 {
 		if s.Connected {
 			return 1

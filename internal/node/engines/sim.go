@@ -32,6 +32,10 @@ func OpenSim(cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef) (
 	if err != nil {
 		return nil, err
 	}
+	faults, err := sim.ParseMediaFaults(cfg.Simulation.MediaFaults)
+	if err != nil {
+		return nil, err
+	}
 	sc := sim.Config{
 		Name:          cfg.ModelName(),
 		Tokenizer:     ref,
@@ -48,6 +52,10 @@ func OpenSim(cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef) (
 		MoE:           moe,
 		Timing:        simulated.Timing,
 		Clock:         sim.ClockPrecise,
+
+		EmbeddingCache: cfg.EmbeddingCacheBytes(),
+		Encoders:       simulated.Encoders,
+		MediaFaults:    faults,
 	}
 	if len(cfg.Engine.ServedModelName) > 0 {
 		sc.Aliases = cfg.Engine.ServedModelName[1:]

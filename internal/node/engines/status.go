@@ -35,6 +35,7 @@ type Status struct {
 	Model     string   `json:"model,omitempty"`
 	Adapters  []string `json:"adapters,omitempty"`
 	Workers   []uint64 `json:"workers,omitempty"` // one for each data-parallel rank
+	Role      string   `json:"role,omitempty"`    // of the workers, if they take no requests: "encode"
 	BlockSize int      `json:"block_size,omitempty"`
 	Blocks    int      `json:"blocks,omitempty"` // of a rank
 	Events    string   `json:"events,omitempty"` // EventsYes, EventsGuessed or EventsNo
@@ -65,10 +66,11 @@ func (e *remoteEngine) currentStatus() Status {
 func (e *remoteEngine) fullStatus() Status {
 	s := e.currentStatus()
 	for _, w := range e.currentWorkers() {
-		s.Warnings = append(s.Warnings, engine.WarningsOf(w.engine)...)
+		// The warnings are read last: a difference that MediaChecks reports is among them.
 		if src, ok := w.engine.(engine.MediaCheckSource); ok {
 			s.MediaChecks = append(s.MediaChecks, src.MediaChecks()...)
 		}
+		s.Warnings = append(s.Warnings, engine.WarningsOf(w.engine)...)
 	}
 	if i := slices.IndexFunc(s.Warnings, func(w engine.Warning) bool { return w.Code == engine.WarnUnreachable }); i >= 0 && s.State == StateServing {
 		s.State, s.Detail = StateUnreachable, s.Warnings[i].Detail
@@ -82,7 +84,7 @@ func (e *remoteEngine) setServing(card engine.Card, workers []rankWorker, o *ope
 		Kind: e.spec.Kind, URL: e.spec.URL.String(), State: StateServing,
 		Model: card.Name, Adapters: card.Adapters, BlockSize: card.BlockSize, Blocks: card.Blocks,
 		Events: EventsOf(o.ranks[0]), Tokenizer: o.tokenizer, Chat: o.chat, Notes: o.notes,
-		Media: card.Media, MediaNamed: !o.textRouted && (card.AcceptsObjects || card.MediaKeys != ""),
+		Role: string(card.Role), Media: card.Media, MediaNamed: !o.textRouted && (card.AcceptsObjects || card.MediaKeys != ""),
 	}
 	for _, w := range workers {
 		s.Workers = append(s.Workers, uint64(w.id))

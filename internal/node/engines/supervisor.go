@@ -192,12 +192,16 @@ func (r *Supervisor) isAnyIn(states ...string) bool {
 	return slices.ContainsFunc(r.all, func(e *remoteEngine) bool { return slices.Contains(states, e.currentStatus().State) })
 }
 
-// countServing returns the number of serving workers of each model.
+// countServing returns the number of serving workers of each model which take requests.
 func (r *Supervisor) countServing() map[string]int {
 	models := map[string]int{}
 	for _, e := range r.all {
 		if s := e.currentStatus(); s.State == StateServing {
-			models[s.Model] += len(s.Workers)
+			n := len(s.Workers)
+			if s.Role != "" {
+				n = 0
+			}
+			models[s.Model] += n
 		}
 	}
 	return models
@@ -235,7 +239,11 @@ func (r *Supervisor) AwaitServing(ctx context.Context, seen func(model string, w
 func (r *Supervisor) describeNotServing() (list string) {
 	for _, e := range r.all {
 		if s := e.currentStatus(); s.State != StateServing {
-			list += fmt.Sprintf("\n%s: %s", s.Name(), s.Detail)
+			why := s.Detail
+			if s.State == StateOpening {
+				why = "it answers, and is still being opened"
+			}
+			list += fmt.Sprintf("\n%s: %s", s.Name(), why)
 		}
 	}
 	return list

@@ -17,32 +17,49 @@ import (
 	"penstock/internal/media/pixel"
 )
 
-// openTiny makes engines which compute a model on the CPU and share its weights.
-func openTiny(ctx context.Context, cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef, sources MediaSources) ([]Local, error) {
+// openTiny makes engines which compute a model on the CPU, and encoders for workers of role encode. They share the
+// model's weights.
+func openTiny(ctx context.Context, cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef, sources MediaSources) ([]Local, []*tiny.RowEncoder, error) {
 	tc := tinyConfig(cfg)
 	tc.Tokenizer, tc.Text, tc.MemoryLimit = ref, tokenText(pipe.Tokenizer), MemoryLimit()
-	tc.Files, tc.Fetch, tc.MediaLimits = sources.Files, sources.Fetch, MediaLimits(cfg)
+	tc.Region, tc.Shared = sources.Region, sources.Shared
+	tc.Files, tc.Fetch, tc.Remote, tc.Tiers, tc.MediaLimits = sources.Files, sources.Fetch, sources.Remote, sources.Tiers, MediaLimits(cfg)
+	tc.Encode.Tracer = sources.Tracer
 	if len(cfg.Engine.ServedModelName) > 0 {
 		tc.Aliases = cfg.Engine.ServedModelName[1:]
 	}
 	if cfg.Engine.ModelPath == "" {
 		var err error
 		if tc.Vocabulary, err = builtinVocabulary(); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	engines, err := tiny.NewReplicas(ctx, tc, Count(cfg))
+	serving, encoding := countRoles(cfg)
+	engines, encoders, err := tiny.Open(ctx, tc, serving, encoding)
 	if err != nil {
-		return nil, explainMemory(err)
-	}
-	if need, have := pipe.Tokenizer.VocabSize(), engines[0].Card().VocabSize; need > have {
-		return nil, fmt.Errorf("model %s: its tokenizer has ids up to %d and the network %d embeddings; the files are not of one checkpoint", tc.Name, need-1, have)
+		return nil, nil, explainMemory(err)
 	}
 	all := make([]Local, len(engines))
 	for i, e := range engines {
 		all[i] = e
 	}
-	return all, nil
+	m := LocalModel{Engines: all, Encoders: encoders, Pipe: pipe}
+	if need, have := pipe.Tokenizer.VocabSize(), m.Card().VocabSize; need > have {
+		return nil, nil, fmt.Errorf("model %s: its tokenizer has ids up to %d and the network %d embeddings; the files are not of one checkpoint", tc.Name, need-1, have)
+	}
+	return all, encoders, nil
+}
+
+// countRoles returns how many workers of this process have engines, and how many have encoders: role encode.
+func countRoles(cfg *config.Loaded) (serving, encoding int) {
+	for _, role := range cfg.WorkerRoles() {
+		if role == engine.RoleEncode {
+			encoding++
+		} else {
+			serving++
+		}
+	}
+	return serving, encoding
 }
 
 // tinyConfig is the part of a tiny engine's configuration which comes from the settings.
@@ -58,7 +75,23 @@ func tinyConfig(cfg *config.Loaded) tiny.Config {
 
 		EmbeddingCache: new(cfg.EmbeddingCacheBytes()),
 		URLTTL:         time.Duration(cfg.Media.URLTTL),
+		Encode:         encodeConfig(cfg),
 	}
+}
+
+// encodeConfig is the configuration of the encoders. Budgets which are not set follow from the machine's memory.
+func encodeConfig(cfg *config.Loaded) tiny.EncodeConfig {
+	e := &cfg.Encode
+	c := tiny.EncodeConfig{
+		MaxJobs: e.MaxJobs, Threads: e.Threads, Batch: e.Batch, BatchWait: max(1, time.Duration(e.BatchWait)), Timeout: time.Duration(e.Timeout),
+	}
+	if cfg.IsSet("encode-cpu-budget") {
+		c.CPUBudget = int64(e.CPUBudget)
+	}
+	if cfg.IsSet("encode-staging-budget") {
+		c.StagingBudget = int64(e.StagingBudget)
+	}
+	return c
 }
 
 func builtinVocabulary() (tiny.Vocabulary, error) {
@@ -116,7 +149,8 @@ func EstimateMemory(ctx context.Context, cfg *config.Loaded) error {
 	}
 	tc := tinyConfig(cfg)
 	tc.Vocabulary, tc.MemoryLimit = vocabulary, 1
-	_, err = tiny.NewReplicas(ctx, tc, Count(cfg))
+	serving, encoding := countRoles(cfg)
+	_, _, err = tiny.Open(ctx, tc, serving, encoding)
 	return err
 }
 

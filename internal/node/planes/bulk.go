@@ -1,6 +1,7 @@
 package planes
 
 import (
+	"fmt"
 	"log/slog"
 	"net"
 	"sync/atomic"
@@ -21,7 +22,7 @@ func (p *Set) openBulk(cfg *config.Loaded, base xfer.TCPConfig, log *slog.Logger
 		p.transfers.transports = []xfer.Transport{xfer.Mem}
 		mem, err := xfer.NewMemPlane(base.Config)
 		if err == nil {
-			p.Bulk, err = xfer.NewFastest(mem, nil, nil)
+			p.Bulk, err = xfer.NewFastest(mem, nil, nil, nil)
 		}
 		return err
 	}
@@ -31,6 +32,7 @@ func (p *Set) openBulk(cfg *config.Loaded, base xfer.TCPConfig, log *slog.Logger
 		log.Debug("there is no shared memory for bulk data", "error", err)
 	}
 	var tcp *xfer.TCPPlane
+	var ucx *xfer.UCXPlane
 	if !cfg.Command.HasEngines() || cfg.Media.Transfer != "shm" || cfg.HasRemoteEngines() {
 		if cfg.Command.HasEngines() {
 			at := planeAddr{listen: cfg.RPC.BulkAddr, advertise: hostOf(cfg.RPC.Advertise)}
@@ -42,18 +44,38 @@ func (p *Set) openBulk(cfg *config.Loaded, base xfer.TCPConfig, log *slog.Logger
 		if tcp, err = xfer.NewTCPPlane(base); err != nil {
 			return err
 		}
+		if cfg.RPC.BulkUCX {
+			if ucx, err = openUCX(base, log); err != nil {
+				return err
+			}
+			p.transfers.transports = []xfer.Transport{xfer.UCX}
+		}
 	}
 	if shm == nil && tcp == nil {
 		return nil
 	}
-	p.transfers.transports = []xfer.Transport{xfer.Shm, xfer.TCP}
-	fastest, err := xfer.NewFastest(nil, shm, tcp)
+	p.transfers.transports = append(p.transfers.transports, xfer.Shm, xfer.TCP)
+	fastest, err := xfer.NewFastest(nil, shm, ucx, tcp)
 	if err != nil {
 		return err
 	}
 	p.Bulk = fastest
 	p.closers = append(p.closers, fastest.Close)
 	return nil
+}
+
+// openUCX opens the plane over UCX: peers meet at a free port beside that for TCP.
+func openUCX(base xfer.TCPConfig, log *slog.Logger) (*xfer.UCXPlane, error) {
+	if host := hostOf(base.Listen); host != base.Listen {
+		base.Listen = net.JoinHostPort(host, "0")
+	}
+	base.Advertise = hostOf(base.Advertise)
+	p, err := xfer.NewUCXPlane(base)
+	if err != nil {
+		return nil, fmt.Errorf("bulk-ucx: %w", err)
+	}
+	log.Warn("bulk data over UCX are not encrypted, and UCX takes whoever reaches its ports for a peer: use it on networks whose hosts trust each other")
+	return p, nil
 }
 
 // hostOf returns the host of HOST or HOST:PORT.

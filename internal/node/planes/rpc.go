@@ -1,8 +1,10 @@
 package planes
 
 import (
+	"context"
 	"crypto/tls"
 	"log/slog"
+	"sync"
 
 	"penstock/internal/config"
 	"penstock/internal/obs"
@@ -30,15 +32,13 @@ func (p *Set) OpenRPC(cfg *config.Loaded, log *slog.Logger) error {
 		client = nil // calls use TLS only to servers whose authorities are known
 	}
 	at := planeAddr{cfg.RPC.Addr, cfg.RPC.Advertise}
-	// Frontends serve what they lend, from when they lend something.
+	unguarded := false
 	if cfg.RPC.Plane != config.PlaneNATS {
 		if at, err = p.choosePlaneAddr(cfg, "rpc-addr", at, log); err != nil {
 			return err
 		}
 		p.Addr = at.listen
-		if cfg.Command.ServesCalls() && !config.IsLoopback(at.listen) && (server == nil || token == "" && server.ClientAuth == tls.NoClientCert) {
-			log.Warn("the request plane listens beyond this machine without TLS, or takes any caller: give --rpc-tls-cert and --rpc-tls-key, and --rpc-tls-ca or --rpc-token-file", "addr", at.listen)
-		}
+		unguarded = !config.IsLoopback(at.listen) && (server == nil || token == "" && server.ClientAuth == tls.NoClientCert)
 	}
 	planes := map[string]rpc.Plane{}
 	overTCP, err := rpc.NewTCPPlane(rpc.TCPConfig{Advertise: at.advertise, ServerTLS: server, ClientTLS: client, Token: token, Log: log})
@@ -62,11 +62,29 @@ func (p *Set) OpenRPC(cfg *config.Loaded, log *slog.Logger) error {
 		planes["nats"] = overNATS
 	}
 	serving := planes[cfg.RPC.Plane]
-	if serving == nil { // a frontend without NATS, which serves no calls
+	if serving == nil { // a frontend without NATS, which serves only what it lends
 		serving = overTCP
+	}
+	if unguarded {
+		serving = &unguardedPlane{Plane: serving, warn: sync.OnceFunc(func() {
+			log.Warn("the request plane listens beyond this machine without TLS, or takes any caller: give --rpc-tls-cert and --rpc-tls-key, and --rpc-tls-ca or --rpc-token-file", "addr", at.listen)
+		})}
 	}
 	p.RPC = &rpc.SchemeMux{Plane: serving, ByScheme: planes}
 	return p.openBulk(cfg, xfer.TCPConfig{Config: xfer.Config{Token: token}, ServerTLS: server, ClientTLS: client}, log)
+}
+
+// unguardedPlane warns when it serves: workers and routers do from their start, frontends from the first object that
+// they lend.
+type unguardedPlane struct {
+	rpc.Plane
+	warn func()
+}
+
+// Serve implements rpc.Plane.
+func (p *unguardedPlane) Serve(ctx context.Context, addr string, h rpc.Handler, ready func(addr string)) error {
+	p.warn()
+	return p.Plane.Serve(ctx, addr, h, ready)
 }
 
 // loadTLS returns the TLS configurations of a plane for serving and making connections; nil is without TLS. With

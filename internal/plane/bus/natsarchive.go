@@ -79,15 +79,22 @@ func NewNATSArchive(nc *nats.Conn, cfg ArchiveConfig) (*NATSArchive, error) {
 	if err != nil {
 		return nil, natsd.WrapUnavailable("open archive "+cfg.Prefix, err)
 	}
-	word := strings.ReplaceAll(cfg.Prefix, ".", "-")
+	word := cleanPrefix(cfg.Prefix)
 	return &NATSArchive{nc: nc, js: js, cfg: cfg, bucket: word + "_archive", locks: word + "_locks", abandonedAge: time.Hour}, nil
 }
+
+// cleanPrefix returns a prefix as names of buckets have it.
+func cleanPrefix(prefix string) string { return strings.ReplaceAll(prefix, ".", "-") }
 
 const (
 	// chunkSize is how much of an object one message carries, in bytes; maxInFlight is how many
 	// such messages may be unacknowledged: 8 MiB.
 	chunkSize   = 256 << 10
 	maxInFlight = 32
+	// maxUnanswered is the number of consecutive reads which bring nothing and which the server does not
+	// answer in time, 5 s each by the client library, after which a read fails. A server on a busy
+	// machine is slow, not gone: without a connection a read ends at once.
+	maxUnanswered = 6
 	// cleanupTimeout bounds the removal of the remains of a failed Put.
 	cleanupTimeout = 5 * time.Second
 )
@@ -118,11 +125,7 @@ func (a *NATSArchive) Put(ctx context.Context, name string, data []byte) error {
 		if all[name] == nil && len(all) >= MaxObjects {
 			return errArchiveFull(name)
 		}
-		info := &jetstream.ObjectInfo{
-			ObjectMeta: jetstream.ObjectMeta{Name: name, Opts: &jetstream.ObjectMetaOptions{ChunkSize: chunkSize}},
-			Bucket:     a.bucket, NUID: rand.Text(),
-			Size: uint64(len(data)), Chunks: uint32((len(data) + chunkSize - 1) / chunkSize), Digest: objectDigest(data),
-		}
+		info := a.newInfo(name, data)
 		if err := a.publishObject(ctx, info, data); err != nil {
 			a.discardChunks(ctx, s, info.NUID)
 			return err
@@ -135,9 +138,18 @@ func (a *NATSArchive) Put(ctx context.Context, name string, data []byte) error {
 	})
 }
 
+// newInfo returns the metadata of a new object.
+func (a *NATSArchive) newInfo(name string, data []byte) *jetstream.ObjectInfo {
+	return &jetstream.ObjectInfo{
+		ObjectMeta: jetstream.ObjectMeta{Name: name, Opts: &jetstream.ObjectMetaOptions{ChunkSize: chunkSize}},
+		Bucket:     a.bucket, NUID: rand.Text(),
+		Size: uint64(len(data)), Chunks: uint32((len(data) + chunkSize - 1) / chunkSize), Digest: objectDigest(data),
+	}
+}
+
 // publishObject sends the chunks. When the server has acknowledged all of them, it sends the
-// metadata which makes them an object.
-func (a *NATSArchive) publishObject(ctx context.Context, info *jetstream.ObjectInfo, data []byte) error {
+// metadata which makes them an object, under the conditions that opts have for it.
+func (a *NATSArchive) publishObject(ctx context.Context, info *jetstream.ObjectInfo, data []byte, opts ...jetstream.PublishOpt) error {
 	subject := a.chunkSubject(info.NUID)
 	var acks []jetstream.PubAckFuture
 	for chunk := range slices.Chunk(data, chunkSize) {
@@ -162,7 +174,7 @@ func (a *NATSArchive) publishObject(ctx context.Context, info *jetstream.ObjectI
 	m := nats.NewMsg(a.metaSubject(info.Name))
 	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
 	m.Data = meta
-	_, err = a.js.PublishMsg(ctx, m, jetstream.WithExpectStream(a.streamName()))
+	_, err = a.js.PublishMsg(ctx, m, append(opts, jetstream.WithExpectStream(a.streamName()))...)
 	return err
 }
 
@@ -236,29 +248,36 @@ func (a *NATSArchive) Get(ctx context.Context, name string) (data []byte, err er
 		if info.Size > MaxObject {
 			return fault.New(fault.TooLarge, "get %s: the object has %d bytes, at most %d are allowed", name, info.Size, MaxObject)
 		}
-		data = make([]byte, 0, min(info.Size, chunkSize)) // the announced size is not trusted
-		if info.Size > 0 {
-			err = a.readMessages(ctx, a.chunkSubject(info.NUID), 1, func(m natsd.Msg) error {
-				if uint64(len(data)+len(m.Data)) > info.Size {
-					return errObjectDamaged(name)
-				}
-				data = append(data, m.Data...)
-				return nil
-			})
-		}
-		if err == nil && objectDigest(data) != info.Digest {
-			err = errObjectDamaged(name)
+		if data, err = a.readObject(ctx, info); errors.Is(err, errDamagedObject) {
+			return fault.New(fault.Unavailable, "get %s: the object is damaged, or was replaced while it was read", name)
 		}
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return data, nil
+	return data, err
 }
 
-func errObjectDamaged(name string) error {
-	return fault.New(fault.Unavailable, "get %s: the object is damaged, or was replaced while it was read", name)
+// errDamagedObject says that the chunks of an object are not those which its metadata describe.
+var errDamagedObject = errors.New("the object is damaged")
+
+// readObject reads the chunks of an object.
+func (a *NATSArchive) readObject(ctx context.Context, info *jetstream.ObjectInfo) ([]byte, error) {
+	data := make([]byte, 0, min(info.Size, chunkSize)) // the announced size is not trusted
+	if info.Size > 0 {
+		err := a.readMessages(ctx, a.chunkSubject(info.NUID), 1, func(m natsd.Msg) error {
+			if uint64(len(data)+len(m.Data)) > info.Size {
+				return errDamagedObject
+			}
+			data = append(data, m.Data...)
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	if objectDigest(data) != info.Digest {
+		return nil, errDamagedObject
+	}
+	return data, nil
 }
 
 // List implements Archive.
@@ -319,8 +338,26 @@ func (a *NATSArchive) listObjects(ctx context.Context) (map[string]*jetstream.Ob
 }
 
 // readMessages passes the current messages of a subject to sink: with seq 0 the last one of each
-// subject, otherwise all from seq on. Without a bucket there are none.
+// subject, perhaps more than once, otherwise all from seq on, once. Without a bucket there are none.
+// It continues a read which the server did not answer in time.
 func (a *NATSArchive) readMessages(ctx context.Context, subject string, seq uint64, sink func(natsd.Msg) error) error {
+	for unanswered := 0; ; {
+		err := a.readOnce(ctx, subject, seq, func(m natsd.Msg) error {
+			unanswered = 0
+			if seq > 0 {
+				seq = m.Seq + 1
+			}
+			return sink(m)
+		})
+		late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, natsd.ErrInterrupted)
+		if unanswered++; !late || ctx.Err() != nil || unanswered >= maxUnanswered {
+			return err
+		}
+	}
+}
+
+// readOnce is readMessages without another attempt.
+func (a *NATSArchive) readOnce(ctx context.Context, subject string, seq uint64, sink func(natsd.Msg) error) error {
 	rctx, done := context.WithCancel(ctx)
 	defer done()
 	var failed error

@@ -63,6 +63,45 @@ func TestNATSArchiveIsAnObjectStore(t *testing.T) {
 	}
 }
 
+// slowJetStream does not answer some requests in time.
+type slowJetStream struct {
+	jetstream.JetStream
+	late    int // requests for a consumer before one that is answered
+	refused int // of those
+	made    int // consumers
+}
+
+func (s *slowJetStream) CreateConsumer(ctx context.Context, stream string, cfg jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+	if s.refused < s.late {
+		s.refused++
+		return nil, context.DeadlineExceeded
+	}
+	s.refused = 0
+	s.made++
+	return s.JetStream.CreateConsumer(ctx, stream, cfg)
+}
+
+// A server which does not answer in time is asked again, and at last given up.
+func TestNATSArchiveSlowServer(t *testing.T) {
+	a := newArchive(t, dial(t, startServer(t, natsd.Config{})), ArchiveConfig{})
+	data := bytes.Repeat([]byte("0123456789"), 100_000)
+	if err := a.Put(t.Context(), "a", data); err != nil {
+		t.Fatal(err)
+	}
+	slow := &slowJetStream{JetStream: a.js, late: maxUnanswered - 1}
+	a.js = slow
+	if got, err := a.Get(t.Context(), "a"); err != nil || !bytes.Equal(got, data) || slow.made != 2 {
+		t.Errorf("%d bytes of %d, %v; %d consumers", len(got), len(data), err, slow.made)
+	}
+	if list, err := a.List(t.Context(), ""); err != nil || len(list) != 1 {
+		t.Errorf("%v, %v", list, err)
+	}
+	slow.late = maxUnanswered
+	if _, err := a.Get(t.Context(), "a"); fault.CodeOf(err) != fault.Unavailable {
+		t.Errorf("error %v, want Unavailable", err)
+	}
+}
+
 // leave writes the chunks of an object whose writer dies before it is one.
 func leave(t *testing.T, a *NATSArchive, id string, chunks int) {
 	t.Helper()

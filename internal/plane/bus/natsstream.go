@@ -53,7 +53,15 @@ func (b *NATSBus) createStream(ctx context.Context, nt *natsTopic) (jetstream.St
 	}
 	ctx, done := natsd.DetachedContext(ctx, b.nc)
 	defer done()
-	return b.js.CreateStream(ctx, b.streamConfig(nt))
+	for try := 1; ; try++ {
+		s, err := b.js.CreateStream(ctx, b.streamConfig(nt))
+		if !natsd.IsStoreNotCreated(err) || try == 5 {
+			return s, err
+		}
+		// The server removes the directories of its last stream after it has answered that the
+		// stream is deleted: they can vanish while it makes the next one's.
+		time.Sleep(20 * time.Millisecond)
+	}
 }
 
 // DescribeTopic implements Bus.

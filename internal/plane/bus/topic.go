@@ -93,6 +93,17 @@ func KVResyncTopic(namespace string) Topic {
 	return Topic{Name: namespace + ".kv-resync"}
 }
 
+// EmbeddingEventsTopic carries the events of the embedding caches of a component's workers: records of
+// core/kvfeed/embfeed, keyed by engine.WorkerKey, as [KVEventsTopic] does for KV caches.
+func EmbeddingEventsTopic(namespace, component string) Topic {
+	return Topic{Name: namespace + "." + component + ".embedding-events", Durable: true, MaxBytes: 16 << 20}
+}
+
+// EmbeddingResyncTopic carries requests for missing events of a worker's embedding cache, as [KVResyncTopic] does.
+func EmbeddingResyncTopic(namespace string) Topic {
+	return Topic{Name: namespace + ".embedding-resync"}
+}
+
 // ActiveSequencesTopic carries what the routers of a component tell each other about the requests
 // that they have sent to its workers: messages of core/activeseq/replica. The key is empty.
 func ActiveSequencesTopic(namespace, component string) Topic {

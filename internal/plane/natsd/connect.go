@@ -198,6 +198,12 @@ func isOutOfRoom(err error) bool {
 	return false
 }
 
+// IsStoreNotCreated reports whether JetStream could not create the files of a stream.
+func IsStoreNotCreated(err error) bool {
+	var api *jetstream.APIError
+	return errors.As(err, &api) && api.ErrorCode == codeStoreNotCreated
+}
+
 // operationHint returns advice for an error of an operation on the server.
 func operationHint(err error) string {
 	switch {

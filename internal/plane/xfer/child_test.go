@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"penstock/internal/plane/xfer"
 )
@@ -21,16 +22,22 @@ import (
 // "writer shm", "owner tcp".
 const childRole = "PENSTOCK_XFER_CHILD"
 
+// patient are the limits of a plane in a process which may get no processor for long.
+var patient = xfer.Config{Handshake: time.Hour, Silence: time.Hour}
+
 // openPlane returns a new plane of a transport.
 func openPlane(transport string) (interface {
 	xfer.Plane
 	io.Closer
 }, error,
 ) {
-	if transport == "shm" {
-		return xfer.NewShmPlane(xfer.Config{})
+	switch transport {
+	case "shm":
+		return xfer.NewShmPlane(patient)
+	case "ucx":
+		return xfer.NewUCXPlane(xfer.TCPConfig{Config: patient})
 	}
-	return xfer.NewTCPPlane(xfer.TCPConfig{})
+	return xfer.NewTCPPlane(xfer.TCPConfig{Config: patient})
 }
 
 // runChild serves the lines of its standard input, one goroutine for each, until it is killed or the
@@ -86,7 +93,7 @@ func runChild(role string) error {
 			return err
 		}
 		into := make([]byte, size)
-		tr, err := p.Expect(xfer.Incoming{Into: [][]byte{into}, OnProgress: func(n int64) {
+		tr, err := p.Expect(xfer.Incoming{Into: [][]byte{into}, Lease: time.Hour, OnProgress: func(n int64) {
 			if kill > 0 && n >= kill {
 				self, _ := os.FindProcess(os.Getpid())
 				_ = self.Kill()

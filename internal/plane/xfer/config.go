@@ -25,7 +25,8 @@ type Config struct {
 	Idle time.Duration
 	// Handshake bounds connecting and greeting.
 	Handshake time.Duration
-	// Silence is how long a writer waits for an owner that neither takes bytes nor answers.
+	// Silence is how long a writer waits for an owner that neither takes bytes nor answers, and an owner for a
+	// writer which does not read its outcomes.
 	Silence time.Duration
 	// Token, if not empty, is the secret which owners require of writers. Over TCP without TLS it
 	// is sent in clear.

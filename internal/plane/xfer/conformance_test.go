@@ -47,6 +47,38 @@ func newMem(t *testing.T, cfg xfer.Config) *xfer.MemPlane {
 	return p
 }
 
+// transports are those which this build has between processes.
+func transports() []string {
+	if hasUCX {
+		return []string{"shm", "tcp", "ucx"}
+	}
+	return []string{"shm", "tcp"}
+}
+
+// newPlane returns a plane of a transport.
+func newPlane(t *testing.T, transport string, cfg xfer.Config) xfer.Plane {
+	t.Helper()
+	switch transport {
+	case "mem":
+		return newMem(t, cfg)
+	case "shm":
+		return newShm(t, cfg)
+	case "ucx":
+		return newUCX(t, xfer.TCPConfig{Config: cfg})
+	}
+	return newTCP(t, xfer.TCPConfig{Config: cfg})
+}
+
+func newUCX(t *testing.T, cfg xfer.TCPConfig) *xfer.UCXPlane {
+	t.Helper()
+	p, err := xfer.NewUCXPlane(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closer(t, p)
+	return p
+}
+
 func TestMem(t *testing.T) {
 	xfertest.Run(t, func(t *testing.T, cfg xfer.Config) xfertest.Ends {
 		p := newMem(t, cfg)
@@ -80,7 +112,11 @@ func TestTLS(t *testing.T) {
 // newFastest joins all planes of a process.
 func newFastest(t *testing.T, cfg xfer.Config) *xfer.Fastest {
 	t.Helper()
-	p, err := xfer.NewFastest(newMem(t, cfg), newShm(t, cfg), newTCP(t, xfer.TCPConfig{Config: cfg}))
+	var ucx *xfer.UCXPlane
+	if hasUCX {
+		ucx = newUCX(t, xfer.TCPConfig{Config: cfg})
+	}
+	p, err := xfer.NewFastest(newMem(t, cfg), newShm(t, cfg), ucx, newTCP(t, xfer.TCPConfig{Config: cfg}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,12 +11,21 @@ import (
 // Transport is a way of moving bytes. The numbers are part of the wire format: append only.
 type Transport uint8
 
-// The transports, the fastest first.
+// The transports.
 const (
 	Mem Transport = 1 + iota // within a process
 	Shm                      // shared memory of one host
 	TCP
+	UCX // whatever the library UCX finds: RDMA, or TCP
 )
+
+// precedes reports whether t is likely to be faster than u.
+func (t Transport) precedes(u Transport) bool {
+	if t == UCX || u == UCX { // it was added last
+		return t != u && (u == TCP || t != TCP && u == UCX)
+	}
+	return t < u
+}
 
 // String returns the name of t, for logs and metrics.
 func (t Transport) String() string {
@@ -29,6 +38,8 @@ func (t Transport) String() string {
 		return "shm"
 	case TCP:
 		return "tcp"
+	case UCX:
+		return "ucx"
 	default:
 		return fmt.Sprintf("transport %d", uint8(t))
 	}
@@ -37,7 +48,7 @@ func (t Transport) String() string {
 // OwnerAddress is a place where a writer reaches an owner.
 type OwnerAddress struct {
 	Transport Transport
-	Address   string // "host:port" for TCP, otherwise opaque
+	Address   string // "host:port" for TCP and UCX, otherwise opaque
 }
 
 // transferID names a transfer. Only processes which have its descriptor know it.

@@ -74,3 +74,15 @@ func DigestOf(slices ...[]byte) Digest {
 	}
 	return total.sum()
 }
+
+// CopyDigest copies src, which must not be longer than dst, and returns the digest of what is in dst then: of the copy,
+// not of memory which changes meanwhile. See [DigestOf].
+func CopyDigest(dst, src []byte) Digest {
+	var total totalDigest
+	for len(src) > 0 {
+		n := copy(dst, src[:min(len(src), ChunkSize)])
+		total.addChunk(digestBytes(dst[:n]), n)
+		dst, src = dst[n:], src[n:]
+	}
+	return total.sum()
+}

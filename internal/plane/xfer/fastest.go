@@ -10,7 +10,7 @@ import (
 
 // Fastest joins the planes of a process: a transfer can be fulfilled by any of them, and a writer
 // uses the first transport of the descriptor by which it reaches the owner: memory, shared memory,
-// TCP.
+// UCX, TCP.
 type Fastest struct {
 	*registry
 	planes map[Transport]Plane
@@ -23,7 +23,7 @@ var (
 )
 
 // NewFastest joins the planes which are not nil. They must be new, and must not be used beside it.
-func NewFastest(mem *MemPlane, shm *ShmPlane, tcp *TCPPlane) (*Fastest, error) {
+func NewFastest(mem *MemPlane, shm *ShmPlane, ucx *UCXPlane, tcp *TCPPlane) (*Fastest, error) {
 	f := &Fastest{planes: make(map[Transport]Plane)}
 	join := func(t Transport, p Plane, r **registry) {
 		if f.registry == nil {
@@ -38,6 +38,9 @@ func NewFastest(mem *MemPlane, shm *ShmPlane, tcp *TCPPlane) (*Fastest, error) {
 	}
 	if shm != nil {
 		join(Shm, shm, &shm.registry)
+	}
+	if ucx != nil {
+		join(UCX, ucx, &ucx.registry)
 	}
 	if tcp != nil {
 		join(TCP, tcp, &tcp.registry)

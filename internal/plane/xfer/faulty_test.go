@@ -70,14 +70,10 @@ func TestFaultyWriters(t *testing.T) {
 		"late":   {Late: time.Millisecond, Pause: 0.1, Cut: 0.1},
 		"all":    {Cut: 0.1, Twice: 0.3, Pause: 0.1, Late: time.Millisecond},
 	}
-	for plane, open := range map[string]func(*testing.T) xfer.Plane{
-		"mem": func(t *testing.T) xfer.Plane { return newMem(t, xfer.Config{}) },
-		"shm": func(t *testing.T) xfer.Plane { return newShm(t, xfer.Config{}) },
-		"tcp": func(t *testing.T) xfer.Plane { return newTCP(t, xfer.TCPConfig{}) },
-	} {
+	for _, plane := range append(transports(), "mem") {
 		for name, f := range faults {
 			for seed := range uint64(1) {
-				t.Run(fmt.Sprintf("%s/%s/%d", plane, name, seed), func(t *testing.T) { testFaults(t, open(t), f, seed) })
+				t.Run(fmt.Sprintf("%s/%s/%d", plane, name, seed), func(t *testing.T) { testFaults(t, newPlane(t, plane, xfer.Config{}), f, seed) })
 			}
 		}
 	}

@@ -1,7 +1,6 @@
 package xfer
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -13,15 +12,7 @@ func TestSendFile(t *testing.T) {
 	if !canSendFile {
 		return
 	}
-	p, err := NewTCPPlane(TCPConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	ready, done := make(chan struct{}), make(chan error, 1)
-	go func() { done <- p.Run(ctx, func() { close(ready) }) }()
-	<-ready
+	p, ctx := runTCP(t, TCPConfig{}), t.Context()
 	name := filepath.Join(t.TempDir(), "block")
 	content := make([]byte, 3*ChunkSize+5)
 	if err := os.WriteFile(name, content, 0o600); err != nil {
@@ -59,9 +50,5 @@ func TestSendFile(t *testing.T) {
 		if err := os.WriteFile(name, append([]byte{1}, content[1:]...), 0o600); err != nil {
 			t.Fatal(err)
 		}
-	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
 	}
 }

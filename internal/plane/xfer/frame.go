@@ -23,6 +23,8 @@ const (
 	frameOutcome frameType = 8  // owner: how the transfer ended; unless it is OK, the connection ends
 	frameRetire  frameType = 9  // owner: the writer should close the connection instead of keeping it
 	frameWhole   frameType = 10 // writer: all of a small transfer; over TCP its bytes follow the frame
+	frameJoin    frameType = 11 // both, UCX: where the messages of the other side go
+	frameShared  frameType = 12 // owner of a SharedRegion: its memory, and the reader's notes
 )
 
 const (

@@ -2,28 +2,22 @@ package xfer
 
 import (
 	"bytes"
+	"net"
 	"runtime"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // serveStream has an owner of 10 bytes serve one transfer of a writer which sends stream after its
 // BEGIN, and returns what the owner's Wait returned.
 func serveStream(t *testing.T, stream []byte) error {
 	t.Helper()
-	r := newRegistry(1, discardObserver{})
-	r.addEndpoint(OwnerAddress{TCP, "test"})
-	cfg := Config{}
-	cfg.EnsureDefaults()
-	tr, err := r.Expect(Incoming{Into: [][]byte{make([]byte, 10)}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := &ownerLane{owner: newOwner(&cfg, r, TCP), conn: &bytesConn{r: bytes.NewReader(stream)}}
-	l.in.r = l.conn
+	tr, l, sent := newBytesLane(t, make([]byte, 10))
+	sent.Write(stream)
 	begin := appendBegin(nil, beginHeader{epoch: tr.desc.epoch, id: tr.desc.id, size: 10})
 	served := l.serveTransfer(begin[frameHead : len(begin)-frameSum])
-	_, err = tr.Wait(t.Context())
+	_, err := tr.Wait(t.Context())
 	if OutcomeOf(served) != OutcomeOf(err) {
 		t.Errorf("the writer is told %v, the owner %v", served, err)
 	}
@@ -118,5 +112,53 @@ func TestCompleteTooLate(t *testing.T) {
 	_ = tr.release(errUnknown())
 	if _, err := tr.Wait(t.Context()); OutcomeOf(err) != Expired {
 		t.Errorf("the reason is %v", err)
+	}
+}
+
+// TestSilentConnections: connections which never greet do not keep a writer out.
+func TestSilentConnections(t *testing.T) {
+	p := runTCP(t, TCPConfig{Config: Config{Serve: 4, Handshake: time.Hour}})
+	tr, err := p.Expect(Incoming{Into: [][]byte{make([]byte, 10)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := tr.Descriptor()
+	addr, _ := d.endpoint(TCP)
+	for range maxGreeting + 8 {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	if err := Write(t.Context(), p, d, nil, make([]byte, 10)); err != nil {
+		t.Error(err)
+	}
+	if _, err := tr.Wait(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestWriterNeverReads: a writer which asks for outcomes and never reads them loses its connection, also when the
+// owner waits for room to send them.
+func TestWriterNeverReads(t *testing.T) {
+	p := runTCP(t, TCPConfig{Config: Config{Silence: 10 * time.Millisecond, Handshake: time.Hour}})
+	tr, err := p.Expect(Incoming{Into: [][]byte{make([]byte, 10)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.Abort(nil)
+	d := tr.Descriptor()
+	addr, _ := d.endpoint(TCP)
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	out := appendHello(nil, hello{least: version, most: version})
+	unknown := append(appendWhole(nil, wholeHeader{size: 1}, nil), 0)
+	for err == nil {
+		_, err = conn.Write(out)
+		out = bytes.Repeat(unknown, 1000)
 	}
 }

@@ -256,22 +256,7 @@ func TestOutcomeWhileWriting(t *testing.T) {
 // TestBytesNeverCome: over TCP an owner gives up a connection whose writer does not send the bytes of a small transfer
 // which is over.
 func TestBytesNeverCome(t *testing.T) {
-	p, err := NewTCPPlane(TCPConfig{Config: Config{Handshake: time.Second / 2}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	running, stop := context.WithCancel(context.Background())
-	var all sync.WaitGroup
-	defer all.Wait()
-	defer stop()
-	ready := make(chan struct{})
-	all.Go(func() {
-		if err := p.Run(running, func() { close(ready) }); err != nil {
-			t.Error(err)
-		}
-	})
-	<-ready
+	p := runTCP(t, TCPConfig{Config: Config{Handshake: time.Second / 2}})
 	tr, err := p.Expect(Incoming{Into: [][]byte{make([]byte, 10)}})
 	if err != nil {
 		t.Fatal(err)
@@ -334,6 +319,60 @@ func TestUnreachableOwner(t *testing.T) {
 	}
 }
 
+// TestFailedRegion: after a small transfer which failed the owner frees the memory of the region, also if the writer
+// still maps it.
+func TestFailedRegion(t *testing.T) {
+	p, err := NewShmPlane(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	runPlane(t, p)
+	for want, wrong := range map[TransferOutcome]Digest{OK: 0, Corrupt: 1} {
+		src := bytes.Repeat([]byte{7}, 100)
+		tr, err := p.Expect(Incoming{Into: [][]byte{make([]byte, len(src))}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		addr, _ := tr.desc.endpoint(Shm)
+		l, err := p.dialLane(t.Context(), addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		copy(l.window.b, src)
+		h := wholeHeader{epoch: tr.desc.epoch, id: tr.desc.id, size: 100, generation: l.generation, digest: digestBytes(src) + wrong}
+		if _, err := l.conn.Write(appendWhole(nil, h, nil)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tr.Wait(t.Context()); OutcomeOf(err) != want {
+			t.Errorf("%v, want %v", err, want)
+		}
+		if err := l.conn.(*ringConn).CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		for err == nil { // until the owner has ended the connection
+			_, _, err = l.in.next()
+		}
+		if freed := bytes.Equal(l.window.b[:len(src)], make([]byte, len(src))); freed != (want != OK) {
+			t.Errorf("%v: the memory is freed: %v", want, freed)
+		}
+		l.close()
+	}
+}
+
+// TestOtherGeneration: an owner takes nothing from a region which its writer uses under another generation.
+func TestOtherGeneration(t *testing.T) {
+	tr, l, _ := newBytesLane(t, make([]byte, 10))
+	l.window, l.generation = &window{b: make([]byte, regionSize), fd: -1}, 2
+	for _, generation := range []uint64{1, 3, 2} {
+		h := wholeHeader{epoch: tr.desc.epoch, id: tr.desc.id, size: 10, generation: generation, digest: digestBytes(make([]byte, 10))}
+		whole := appendWhole(nil, h, nil)
+		err := l.serveWhole(whole[frameHead : len(whole)-frameSum])
+		if taken := tr.usedTransport() != 0; taken != (generation == 2) || taken != (err == nil) {
+			t.Errorf("generation %d of 2: taken %v, %v", generation, taken, err)
+		}
+	}
+}
+
 // TestTooManyFiles: a greeting with more files than a region and two rings is refused before more are taken.
 func TestTooManyFiles(t *testing.T) {
 	writer, owner := ringPair(t)
@@ -360,17 +399,9 @@ func TestTooManyFiles(t *testing.T) {
 
 // TestIdleConnectionForgets: a connection keeps nothing of the memory of a transfer which is over.
 func TestIdleConnectionForgets(t *testing.T) {
-	r := newRegistry(1, discardObserver{})
-	r.addEndpoint(OwnerAddress{TCP, "test"})
-	cfg := Config{}
-	cfg.EnsureDefaults()
-	tr, err := r.Expect(Incoming{Into: [][]byte{make([]byte, 10)}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	tr, l, sent := newBytesLane(t, make([]byte, 10))
 	src := []byte("0123456789")
-	l := &ownerLane{owner: newOwner(&cfg, r, TCP), conn: &bytesConn{r: bytes.NewReader(src)}}
-	l.in.r = l.conn
+	sent.Write(src)
 	whole := appendWhole(nil, wholeHeader{epoch: tr.desc.epoch, id: tr.desc.id, size: 10, digest: digestBytes(src)}, nil)
 	if err := l.serveWhole(whole[frameHead : len(whole)-frameSum]); err != nil {
 		t.Fatal(err)

@@ -71,9 +71,18 @@ func (l *lane) flush(a, b []byte) error {
 	if len(b) == 0 {
 		l.write = l.parts[:2]
 	}
-	_, err := l.write.WriteTo(l.conn)
+	err := writeBuffers(l.conn, &l.write)
 	l.parts = [3][]byte{}
 	l.out = l.out[:0]
+	return err
+}
+
+// writeBuffers writes all of b, at once if the connection can. It changes b.
+func writeBuffers(conn net.Conn, b *net.Buffers) error {
+	if c, ok := conn.(interface{ WriteBuffers(net.Buffers) error }); ok {
+		return c.WriteBuffers(*b)
+	}
+	_, err := b.WriteTo(conn)
 	return err
 }
 

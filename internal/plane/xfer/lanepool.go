@@ -318,8 +318,8 @@ func isUsable(l *lane) bool {
 	if l.in.buffered() {
 		return false
 	}
-	if ring, ok := l.conn.(interface{ isQuiet() bool }); ok {
-		return ring.isQuiet()
+	if c, ok := l.conn.(interface{ IsQuiet() bool }); ok {
+		return c.IsQuiet()
 	}
 	conn, ok := l.conn.(syscall.Conn)
 	if secure, isTLS := l.conn.(interface{ NetConn() net.Conn }); isTLS {

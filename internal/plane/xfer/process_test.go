@@ -31,8 +31,9 @@ type roundResult struct{ good, bad int }
 // TestKilled: 1,024 transfers for each transport, of writers and of owners which are killed at a
 // random byte. What ended well is right, and nothing is left behind.
 func TestKilled(t *testing.T) {
-	for _, transport := range []string{"shm", "tcp"} {
+	for _, transport := range transports() {
 		t.Run(transport, func(t *testing.T) {
+			useOnce(t, transport)
 			before := findLeftovers(t)
 			p, err := openPlane(transport)
 			if err != nil {
@@ -59,6 +60,19 @@ func TestKilled(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// useOnce has a plane run and end: UCX keeps two descriptors as long as the process lives.
+func useOnce(t *testing.T, transport string) {
+	t.Helper()
+	p, err := openPlane(transport)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, p)()
+	if err := p.Close(); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -165,7 +179,7 @@ func killOwner(t *testing.T, p xfer.Plane, transport string, rng *rand.Rand, res
 // TestPausedWriter: a process is stopped at a random point of its transfers, its leases pass, its
 // memory is used for other transfers, and it goes on: it changes nothing.
 func TestPausedWriter(t *testing.T) {
-	for _, transport := range []string{"shm", "tcp"} {
+	for _, transport := range transports() {
 		t.Run(transport, func(t *testing.T) {
 			p, err := openPlane(transport)
 			if err != nil {

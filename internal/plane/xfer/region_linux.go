@@ -24,46 +24,53 @@ type window struct {
 
 // newWindow makes a region.
 func newWindow() (*window, error) {
-	fd, b, err := newSealedMemory(regionSize, unix.PROT_READ) // the owner only reads
+	fd, b, err := newSealedMemory(regionSize, unix.PROT_READ, regionSeals) // the owner only reads
 	if err != nil {
 		return nil, err
 	}
 	return &window{b: b, fd: fd}, nil
 }
 
-// newSealedMemory makes an anonymous file of size bytes which cannot be resized, and maps it.
-func newSealedMemory(size, protection int) (fd int, b []byte, err error) {
+// newSealedMemory makes an anonymous file of size bytes, maps it and seals it: it cannot be resized.
+func newSealedMemory(size, protection, seals int) (fd int, b []byte, err error) {
 	fd, err = unix.MemfdCreate("penstock-xfer", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return -1, nil, fmt.Errorf("make a region: %w", err)
 	}
-	if b, err = allocateSealed(fd, size, protection); err != nil {
+	if b, err = allocateSealed(fd, size, protection, seals); err != nil {
 		_ = unix.Close(fd)
 		return -1, nil, newFailure(Overloaded, "make a region of %d bytes: %w", size, err)
 	}
 	return fd, b, nil
 }
 
+// allocationStep is how much memory is allocated at a time: an interrupted allocation starts again.
+const allocationStep = 64 << 20
+
 // allocateSealed provides the memory in advance: a write to a page which the system does not have would
-// kill the process.
-func allocateSealed(fd, size, protection int) ([]byte, error) {
+// kill the process. It seals last: a seal may forbid further mappings for writing.
+func allocateSealed(fd, size, protection, seals int) ([]byte, error) {
 	if err := unix.Ftruncate(fd, int64(size)); err != nil {
 		return nil, err
 	}
-	for {
-		err := unix.Fallocate(fd, 0, 0, int64(size))
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
+	for at := 0; at < size; {
+		n := min(size-at, allocationStep)
+		err := unix.Fallocate(fd, 0, int64(at), int64(n))
+		switch {
+		case err == nil:
+			at += n
+		case !errors.Is(err, unix.EINTR):
 			return nil, err
 		}
-		break
 	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, regionSeals); err != nil {
+	b, err := unix.Mmap(fd, 0, size, protection, unix.MAP_SHARED|unix.MAP_POPULATE)
+	if err != nil {
 		return nil, err
 	}
-	return unix.Mmap(fd, 0, size, protection, unix.MAP_SHARED|unix.MAP_POPULATE)
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		return nil, errors.Join(err, unix.Munmap(b))
+	}
+	return b, nil
 }
 
 // slot returns the memory of a slot.
@@ -108,7 +115,7 @@ func (w *window) sendTo(conn net.Conn, greeting []byte, poll *poller) (net.Conn,
 			mem        *ringMem
 			protection int
 		}{{&c.ours, unix.PROT_READ | unix.PROT_WRITE}, {&c.peers, unix.PROT_READ}} {
-			fd, b, err := newSealedMemory(ringMemory, r.protection)
+			fd, b, err := newSealedMemory(ringMemory, r.protection, regionSeals)
 			if err != nil {
 				return err
 			}
@@ -130,7 +137,8 @@ func (w *window) sendTo(conn net.Conn, greeting []byte, poll *poller) (net.Conn,
 	return c, nil
 }
 
-// greetingFiles is how many files come with the greeting of an owner: a region and two rings.
+// greetingFiles is how many files come with the greeting of an owner: a region and two rings. With that of a
+// SharedRegion come fewer.
 const greetingFiles = 3
 
 // fileReader reads from a unix socket, and collects the files which come with the bytes.
@@ -186,13 +194,13 @@ func (r *fileReader) mapWindow(size int, poll *poller) (*window, net.Conn, error
 		return nil, nil, err
 	}
 	const readWrite = unix.PROT_READ | unix.PROT_WRITE
-	region, err := mapSealed(r.fds[0], size, readWrite)
+	region, err := mapSealed(r.fds[0], size, readWrite, unix.MAP_POPULATE)
 	if err != nil {
 		return nil, nil, err
 	}
 	w := &window{b: region, fd: -1}
-	if c.peers, err = mapSealed(r.fds[1], ringMemory, unix.PROT_READ); err == nil {
-		c.ours, err = mapSealed(r.fds[2], ringMemory, readWrite)
+	if c.peers, err = mapSealed(r.fds[1], ringMemory, unix.PROT_READ, unix.MAP_POPULATE); err == nil {
+		c.ours, err = mapSealed(r.fds[2], ringMemory, readWrite, unix.MAP_POPULATE)
 	}
 	if err != nil {
 		w.close()
@@ -203,7 +211,7 @@ func (r *fileReader) mapWindow(size int, poll *poller) (*window, net.Conn, error
 }
 
 // mapSealed maps an anonymous file of a peer, which must have size bytes and be sealed.
-func mapSealed(fd, size, protection int) ([]byte, error) {
+func mapSealed(fd, size, protection, flags int) ([]byte, error) {
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {
 		return nil, fmt.Errorf("what came is no region: %w", err)
@@ -215,7 +223,7 @@ func mapSealed(fd, size, protection int) ([]byte, error) {
 	if seals&regionSeals != regionSeals || st.Size != int64(size) {
 		return nil, fmt.Errorf("a region has %d bytes and seals %#x, not %d and %#x", st.Size, seals, size, regionSeals)
 	}
-	return unix.Mmap(fd, 0, size, protection, unix.MAP_SHARED|unix.MAP_POPULATE)
+	return unix.Mmap(fd, 0, size, protection, unix.MAP_SHARED|flags)
 }
 
 // checkPeer refuses a peer of another user. Sockets in the abstract namespace have no permissions.

@@ -35,7 +35,7 @@ func (r *registry) addEndpoint(e OwnerAddress) {
 	defer r.mu.Unlock()
 	// Descriptors have slices of the old list, so a new one is made.
 	at := 0
-	for at < len(r.mu.endpoints) && r.mu.endpoints[at].Transport < e.Transport {
+	for at < len(r.mu.endpoints) && r.mu.endpoints[at].Transport.precedes(e.Transport) {
 		at++
 	}
 	list := append([]OwnerAddress(nil), r.mu.endpoints[:at]...)

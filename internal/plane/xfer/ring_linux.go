@@ -258,8 +258,8 @@ func (c *ringConn) unmap() {
 	}
 }
 
-// isQuiet reports whether the connection is open and has nothing to read. It takes stale wake-ups.
-func (c *ringConn) isQuiet() bool {
+// IsQuiet reports whether the connection is open and has nothing to read. It takes stale wake-ups.
+func (c *ringConn) IsQuiet() bool {
 	if c.hasBytes() {
 		return false
 	}

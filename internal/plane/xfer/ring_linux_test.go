@@ -90,7 +90,7 @@ func TestRingEnds(t *testing.T) {
 	if _, err := a.Write([]byte("last")); err != nil {
 		t.Fatal(err)
 	}
-	if !a.isQuiet() || b.isQuiet() {
+	if !a.IsQuiet() || b.IsQuiet() {
 		t.Error("bytes are there for the one end only")
 	}
 	if err := a.CloseWrite(); err != nil {
@@ -100,7 +100,7 @@ func TestRingEnds(t *testing.T) {
 	if err != nil || string(got) != "last" {
 		t.Errorf("%q %v", got, err)
 	}
-	if b.isQuiet() {
+	if b.IsQuiet() {
 		t.Error("an ended connection is quiet")
 	}
 }

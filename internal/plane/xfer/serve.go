@@ -24,6 +24,8 @@ type owner struct {
 	tls       *tls.Config
 	// newRegion makes the region of a connection; nil over TCP.
 	newRegion func() (*window, error)
+	// joinUCX makes the connection which takes the place of one that has greeted; nil except over UCX.
+	joinUCX func(l *ownerLane, greeting []byte) (net.Conn, error)
 	// checkPeer, if not nil, refuses peers by their credentials.
 	checkPeer func(net.Conn) error
 	conns     sync.WaitGroup
@@ -32,8 +34,8 @@ type owner struct {
 		lanes   map[*ownerLane]struct{}
 		leaving bool
 	}
-	waiting atomic.Bool   // for room: a lane which becomes idle is closed
-	room    chan struct{} // has one value for each connection
+	waiting atomic.Int32  // connections which wait for room: a lane which becomes idle is closed
+	room    chan struct{} // has one value for each connection which has greeted
 	bulk    bulkWork
 	poll    *poller
 }
@@ -61,8 +63,7 @@ func (o *owner) run(ctx context.Context, l net.Listener, at string, ready func()
 	return err
 }
 
-// acceptConns accepts connections until ctx ends, which closes l. A connection for which there is no
-// room waits, and others wait in the queue of the listener.
+// acceptConns accepts connections until ctx ends, which closes l.
 func (o *owner) acceptConns(ctx context.Context, l net.Listener) error {
 	again := backoff.Backoff{Min: 5 * time.Millisecond, Max: time.Second}
 	for {
@@ -70,14 +71,11 @@ func (o *owner) acceptConns(ctx context.Context, l net.Listener) error {
 		switch {
 		case err == nil:
 			again.Reset()
-			if !o.waitRoom(ctx) {
+			if l := o.addLane(conn); l == nil {
 				conn.Close()
-				return nil
+			} else {
+				o.conns.Go(func() { o.serveLane(ctx, l) })
 			}
-			o.conns.Go(func() {
-				o.serveConn(conn)
-				<-o.room
-			})
 			continue
 		case ctx.Err() != nil:
 			return nil
@@ -91,6 +89,38 @@ func (o *owner) acceptConns(ctx context.Context, l net.Listener) error {
 	}
 }
 
+// maxGreeting bounds the connections which have not greeted, or wait for room.
+const maxGreeting = 1024
+
+// addLane registers a connection which is to greet. Beyond maxGreeting the one ends which has been silent for
+// longest, so that connections which say nothing do not keep writers out; if all have greeted and wait for room, it
+// returns nil.
+func (o *owner) addLane(conn net.Conn) *ownerLane {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	greeting := 0
+	var oldest *ownerLane
+	for l := range o.mu.lanes {
+		if l.state == laneServes {
+			continue
+		}
+		greeting++
+		if l.state == laneSilent && !l.retiring && (oldest == nil || l.accepted.Before(oldest.accepted)) {
+			oldest = l
+		}
+	}
+	if greeting >= maxGreeting {
+		if oldest == nil {
+			return nil
+		}
+		oldest.retiring = true
+		oldest.interrupt()
+	}
+	l := &ownerLane{owner: o, conn: conn, accepted: time.Now()}
+	o.mu.lanes[l] = struct{}{}
+	return l
+}
+
 // waitRoom reserves room for a connection: it retires an idle one if there is none, or waits for
 // one to end. It reports false if ctx ended.
 func (o *owner) waitRoom(ctx context.Context) bool {
@@ -99,17 +129,17 @@ func (o *owner) waitRoom(ctx context.Context) bool {
 		return true
 	default:
 	}
+	o.waiting.Add(1)
+	defer o.waiting.Add(-1)
 	o.mu.Lock()
-	o.waiting.Store(true)
 	for l := range o.mu.lanes { // any of them: none has work
-		if l.idle {
+		if l.idle && !l.retiring {
 			l.retiring = true
 			_ = l.conn.SetReadDeadline(past) // wakes its goroutine
 			break
 		}
 	}
 	o.mu.Unlock()
-	defer o.waiting.Store(false)
 	select {
 	case o.room <- struct{}{}:
 		return true
@@ -128,26 +158,32 @@ func (o *owner) closeLanes() {
 	}
 }
 
-// serveConn serves one connection until it ends.
-func (o *owner) serveConn(conn net.Conn) {
-	l := &ownerLane{owner: o, conn: conn}
-	o.mu.Lock()
-	leaving := o.mu.leaving
-	o.mu.lanes[l] = struct{}{}
-	o.mu.Unlock()
-	if !leaving {
-		if err := l.serve(); err != nil {
-			o.cfg.Log.Debug("a connection for transfers ended", "err", err)
-		}
+// serveLane serves a connection until it ends.
+func (o *owner) serveLane(ctx context.Context, l *ownerLane) {
+	if err := l.serve(ctx); err != nil {
+		o.cfg.Log.Debug("a connection for transfers ended", "err", err)
 	}
 	o.mu.Lock()
 	delete(o.mu.lanes, l)
+	hasRoom := l.state == laneServes
 	o.mu.Unlock()
 	if l.failed && l.window != nil {
 		l.window.discard()
 	}
 	l.close()
+	if hasRoom {
+		<-o.room
+	}
 }
+
+// laneState is how far the greetings of a connection are.
+type laneState uint8
+
+const (
+	laneSilent laneState = iota // the writer has not greeted
+	laneWaits                   // it has, and waits for room
+	laneServes                  // it has room
+)
 
 // ownerLane is the owner's end of a connection. It carries one transfer at a time.
 type ownerLane struct {
@@ -162,12 +198,15 @@ type ownerLane struct {
 	note       []byte  // of a WHOLE over TCP
 	// current is the WHOLE whose bytes are read, nil if there is none.
 	current       *Transfer
-	interruptRead func()    // makes reading the bytes of current fail
-	idle          bool      // no transfer is in progress; guarded by owner.mu
-	retiring      bool      // its read deadline has passed to make room; guarded by owner.mu
-	retired       bool      // RETIRE was sent
-	endBy         time.Time // when a connection ends which retires; zero if it does not
-	failed        bool      // a small transfer failed: the region is never used again
+	interruptRead func()      // makes reading the bytes of current fail
+	stuck         *time.Timer // interrupts a write for which the writer makes no room; nil before the first
+	accepted      time.Time   // when the connection came
+	state         laneState   // guarded by owner.mu
+	idle          bool        // no transfer is in progress; guarded by owner.mu
+	retiring      bool        // its read deadline has passed to make room; guarded by owner.mu
+	retired       bool        // RETIRE was sent
+	endBy         time.Time   // when a connection ends which retires; zero if it does not
+	failed        bool        // a small transfer failed: the region is never used again
 }
 
 // interrupt makes reading and writing fail, and so ends the lane.
@@ -221,13 +260,13 @@ func (l *ownerLane) retire() bool {
 		return false
 	}
 	l.retired = true
-	_, err := l.conn.Write(appendRetire(l.out[:0]))
-	return err == nil
+	l.out = appendRetire(l.out[:0])
+	return l.sendOutcomes() == nil
 }
 
 // serve greets the writer and serves its transfers until one fails or the connection ends.
-func (l *ownerLane) serve() error {
-	if err := l.greet(); err != nil {
+func (l *ownerLane) serve(ctx context.Context) error {
+	if err := l.greet(ctx); err != nil {
 		return err
 	}
 	l.interruptRead = func() {}
@@ -281,13 +320,16 @@ func (l *ownerLane) serve() error {
 
 // otherWaits reports whether a connection waits for room.
 func (l *ownerLane) otherWaits() bool {
-	return l.owner.waiting.Load()
+	return l.owner.waiting.Load() > 0
 }
 
-// greet exchanges greetings, and hands the writer its region.
-func (l *ownerLane) greet() error {
+// greet exchanges greetings, waits for room, and hands the writer its region.
+func (l *ownerLane) greet(ctx context.Context) error {
 	o := l.owner
-	if err := l.conn.SetDeadline(time.Now().Add(o.cfg.Handshake)); err != nil {
+	ctx, cancel := context.WithTimeout(ctx, o.cfg.Handshake)
+	defer cancel()
+	until, _ := ctx.Deadline()
+	if err := l.enter(laneSilent, until); err != nil {
 		return err
 	}
 	if o.checkPeer != nil {
@@ -313,8 +355,10 @@ func (l *ownerLane) greet() error {
 		err = errVersions(h)
 	case !endpoint.TokensMatch(h.token, o.cfg.Token):
 		err = newFailure(Invalid, "the token of the writer is missing or not the owner's; give all processes the same")
-	case o.newRegion != nil:
-		l.window, err = o.newRegion()
+	default:
+		if err = l.reserveRoom(ctx, until); err == nil && o.newRegion != nil {
+			l.window, err = o.newRegion()
+		}
 	}
 	if err != nil {
 		_, _ = l.conn.Write(appendVerdict([]byte(magic), frameOutcome, err)) // best effort
@@ -322,7 +366,14 @@ func (l *ownerLane) greet() error {
 	}
 	l.generation = 1
 	greeting := appendHello(nil, hello{least: version, most: version})
-	if l.window == nil {
+	if o.joinUCX != nil {
+		var conn net.Conn
+		if conn, err = o.joinUCX(l, greeting); err == nil {
+			o.mu.Lock() // interrupt reads it
+			l.conn, l.in.r = conn, conn
+			o.mu.Unlock()
+		}
+	} else if l.window == nil {
 		_, err = l.conn.Write(greeting)
 		l.in.r = newTCPReader(l.conn, o.poll)
 	} else {
@@ -337,12 +388,35 @@ func (l *ownerLane) greet() error {
 	if err != nil {
 		return err
 	}
+	return l.enter(laneServes, time.Time{})
+}
+
+// reserveRoom waits for room for a connection which has greeted.
+func (l *ownerLane) reserveRoom(ctx context.Context, until time.Time) error {
+	if err := l.enter(laneWaits, until); err != nil {
+		return err
+	}
+	if !l.owner.waitRoom(ctx) {
+		return newFailure(Overloaded, "the owner serves %d connections, and none of them ends", l.owner.cfg.Serve)
+	}
+	if err := l.enter(laneServes, until); err != nil {
+		<-l.owner.room
+		return err
+	}
+	return nil
+}
+
+// enter notes how far the greetings are, and sets the time until which they may take, zero for none. It fails if l
+// must end.
+func (l *ownerLane) enter(s laneState, until time.Time) error {
+	o := l.owner
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.mu.leaving {
+	if o.mu.leaving || l.retiring {
 		return net.ErrClosed
 	}
-	return l.conn.SetDeadline(time.Time{})
+	l.state = s
+	return l.conn.SetDeadline(until)
 }
 
 // serveTransfer serves the transfer which a BEGIN claims, until it is over.
@@ -404,7 +478,10 @@ func (l *ownerLane) serveFrame(taken int) (over bool, err error) {
 			return false, newFailure(Invalid, "transfer: a chunk of %d bytes in slot %d", h.size, h.slot)
 		}
 		err = l.owner.bulk.do(uint64(l.sink.transfer.desc.Size), func() error {
-			return l.sink.copyIn(h, l.window.slot(int(h.slot))[:h.size])
+			if err := l.sink.copyIn(h, l.window.slot(int(h.slot))[:h.size]); err != nil {
+				return err
+			}
+			return l.sink.verify(h)
 		})
 		if err != nil {
 			return false, err

@@ -47,12 +47,19 @@ func (l *ownerLane) endSoon() error {
 	return l.conn.SetReadDeadline(l.endBy)
 }
 
-// sendOutcomes sends what is in out: outcomes, and slots which may be written again.
+// sendOutcomes sends what is in out: outcomes, slots which may be written again, and the wish to close. A writer
+// which does not read them for as long as Silence loses the connection.
 func (l *ownerLane) sendOutcomes() error {
 	if len(l.out) == 0 {
 		return nil
 	}
+	if l.stuck == nil {
+		l.stuck = time.AfterFunc(l.owner.cfg.Silence, l.interrupt)
+	} else {
+		l.stuck.Reset(l.owner.cfg.Silence)
+	}
 	_, err := l.conn.Write(l.out)
+	l.stuck.Stop()
 	l.out = l.out[:0]
 	return err
 }
@@ -73,7 +80,10 @@ func (l *ownerLane) receiveWhole(h wholeHeader, note []byte) (verdict, err error
 	if l.window == nil {
 		return l.readWhole(t, c, note)
 	}
-	if verdict = l.sink.copyWhole(c, l.window.part(int(h.at), int(h.size)), note); verdict != nil {
+	if verdict = l.sink.copyIn(c, l.window.part(int(h.at), int(h.size))); verdict == nil {
+		verdict = l.sink.verifyWhole(c, note)
+	}
+	if verdict != nil {
 		verdict = t.release(verdict)
 	}
 	return verdict, nil

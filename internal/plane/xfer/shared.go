@@ -364,8 +364,8 @@ func (l *sharedLane) writeOnce() (again bool) {
 	}
 	l.mu.Unlock()
 	if err == nil && len(l.buffers) > 0 {
-		b := l.buffers // WriteTo changes it
-		_, err = b.WriteTo(l.conn)
+		b := l.buffers // writing changes it
+		err = writeBuffers(l.conn, &b)
 	}
 	clear(l.buffers)
 	l.buffers = l.buffers[:0]

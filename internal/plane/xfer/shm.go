@@ -19,7 +19,7 @@ import (
 // Neither socket nor region has a name in a file system, so a process which is killed leaves
 // nothing behind, in /dev/shm or elsewhere. Regions are not bounded by the size of /dev/shm, 64 MiB
 // in many containers, and no peer can truncate one under its owner. Containers reach each other if
-// they share a network namespace and a user, as those of a pod do; others need TCP.
+// they share a network namespace and a user, as the containers of a pod do; others need TCP.
 type ShmPlane struct {
 	*registry
 	cfg  Config
@@ -31,6 +31,9 @@ var (
 	_ Plane       = (*ShmPlane)(nil)
 	_ wholeOpener = (*ShmPlane)(nil)
 )
+
+// socketPrefix begins the names of sockets in the abstract namespace.
+const socketPrefix = "penstock-xfer-"
 
 // NewShmPlane returns a plane without connections. It is Unimplemented on systems other than Linux.
 func NewShmPlane(cfg Config) (*ShmPlane, error) {
@@ -51,7 +54,7 @@ func NewShmPlane(cfg Config) (*ShmPlane, error) {
 func (p *ShmPlane) Run(ctx context.Context, ready func()) error {
 	var random [16]byte
 	_, _ = rand.Read(random[:]) // never fails
-	name := "penstock-xfer-" + hex.EncodeToString(random[:])
+	name := socketPrefix + hex.EncodeToString(random[:])
 	l, err := net.Listen("unix", "@"+name)
 	if err != nil {
 		return fmt.Errorf("serve transfers in shared memory: %w", err)
@@ -90,7 +93,7 @@ func (p *ShmPlane) Close() error {
 // dialLane connects to an owner of this host and receives a region.
 func (p *ShmPlane) dialLane(ctx context.Context, addr string) (*lane, error) {
 	host, name, ok := strings.Cut(addr, "/")
-	if !ok || !strings.HasPrefix(name, "penstock-xfer-") {
+	if !ok || !strings.HasPrefix(name, socketPrefix) {
 		return nil, fault.New(fault.Invalid, "open transfer: %.100q is no address in shared memory", addr)
 	}
 	if host != p.host {

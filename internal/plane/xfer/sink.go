@@ -1,9 +1,5 @@
 package xfer
 
-import (
-	"github.com/zeebo/xxh3"
-)
-
 // sink moves verified chunks of one claimed transfer into the memory of its owner. One goroutine
 // uses it.
 type sink struct {
@@ -12,7 +8,6 @@ type sink struct {
 	offset   uint64
 	total    totalDigest
 	pieces   [][]byte // of the current chunk; reused
-	h        xxh3.Hasher
 }
 
 // start makes s the sink of t.
@@ -48,27 +43,20 @@ func (s *sink) reserve(h chunkHeader) ([][]byte, error) {
 
 // verify checks the chunk of h, which is in the pieces that reserve returned.
 func (s *sink) verify(h chunkHeader) error {
-	if d := s.digestPieces(); d != h.digest {
+	if digestSlices(s.pieces) != h.digest {
 		return newFailure(Corrupt, "transfer: the digest of the chunk at %d is wrong", h.offset)
 	}
+	return s.acceptChunk(h)
+}
+
+// acceptChunk counts the chunk of h, whose digest is that of its bytes.
+func (s *sink) acceptChunk(h chunkHeader) error {
 	s.offset += uint64(h.size)
 	s.total.addChunk(h.digest, int(h.size))
 	return s.transfer.addVerified(int(h.size))
 }
 
-// digestPieces returns the digest of the current chunk.
-func (s *sink) digestPieces() Digest {
-	if len(s.pieces) == 1 {
-		return digestBytes(s.pieces[0])
-	}
-	s.h.Reset()
-	for _, p := range s.pieces {
-		_, _ = s.h.Write(p)
-	}
-	return Digest(s.h.Sum64())
-}
-
-// copyIn copies the chunk of h from memory which others may change, and verifies the copy.
+// copyIn copies the chunk of h from memory which others may change. The copy is to be verified.
 func (s *sink) copyIn(h chunkHeader, from []byte) error {
 	pieces, err := s.reserve(h)
 	if err != nil {
@@ -77,25 +65,13 @@ func (s *sink) copyIn(h chunkHeader, from []byte) error {
 	for _, p := range pieces {
 		from = from[copy(p, from):]
 	}
-	return s.verify(h)
-}
-
-// copyWhole copies all bytes of a small transfer, as copyIn, and ends it well.
-func (s *sink) copyWhole(h chunkHeader, from, note []byte) error {
-	pieces, err := s.reserve(h)
-	if err != nil {
-		return err
-	}
-	for _, p := range pieces {
-		from = from[copy(p, from):]
-	}
-	return s.verifyWhole(h, note)
+	return nil
 }
 
 // verifyWhole checks all bytes of a small transfer, which are in the pieces that reserve returned, and
 // ends it well.
 func (s *sink) verifyWhole(h chunkHeader, note []byte) error {
-	if s.digestPieces() != h.digest {
+	if digestSlices(s.pieces) != h.digest {
 		return newFailure(Corrupt, "transfer: the digest of the bytes is wrong")
 	}
 	s.offset = uint64(h.size)

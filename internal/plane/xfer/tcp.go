@@ -36,17 +36,21 @@ func NewTCPPlane(cfg TCPConfig) (*TCPPlane, error) {
 
 // Run implements Plane.
 func (p *TCPPlane) Run(ctx context.Context, ready func()) error {
-	l, err := net.Listen("tcp", p.cfg.Listen)
+	return runOwner(ctx, &p.cfg, newOwner(&p.cfg.Config, p.registry, TCP), ready)
+}
+
+// runOwner has o serve connections to cfg.Listen, with TLS if cfg says so, until ctx ends.
+func runOwner(ctx context.Context, cfg *TCPConfig, o *owner, ready func()) error {
+	l, err := net.Listen("tcp", cfg.Listen)
 	if err != nil {
-		return endpoint.ListenError(p.cfg.Listen, err)
+		return endpoint.ListenError(cfg.Listen, err)
 	}
-	at, err := endpoint.AdvertiseAddress("xfer", p.cfg.Advertise, l.Addr())
+	at, err := endpoint.AdvertiseAddress("xfer", cfg.Advertise, l.Addr())
 	if err != nil {
 		l.Close()
 		return err
 	}
-	o := newOwner(&p.cfg.Config, p.registry, TCP)
-	o.tls = p.cfg.ServerTLS
+	o.tls = cfg.ServerTLS
 	return o.run(ctx, l, at, ready)
 }
 
@@ -82,18 +86,9 @@ func (p *TCPPlane) Close() error {
 
 // dialLane connects to an owner and greets it.
 func (p *TCPPlane) dialLane(ctx context.Context, addr string) (*lane, error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", addr)
+	conn, err := dialTCP(ctx, addr, p.cfg.ClientTLS)
 	if err != nil {
 		return nil, err
-	}
-	if p.cfg.ClientTLS != nil {
-		cfg := p.cfg.ClientTLS
-		if host, _, err := net.SplitHostPort(addr); err == nil && cfg.ServerName == "" && !cfg.InsecureSkipVerify {
-			cfg = cfg.Clone()
-			cfg.ServerName = host
-		}
-		conn = tls.Client(conn, cfg)
 	}
 	l := &lane{conn: conn}
 	l.in.r = conn
@@ -105,11 +100,25 @@ func (p *TCPPlane) dialLane(ctx context.Context, addr string) (*lane, error) {
 	return l, nil
 }
 
-// greet exchanges greetings with the owner, until ctx ends.
-func (l *lane) greet(ctx context.Context, token string) error {
+// dialTCP connects to addr, with TLS unless cfg is nil.
+func dialTCP(ctx context.Context, addr string, cfg *tls.Config) (net.Conn, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil || cfg == nil {
+		return conn, err
+	}
+	if host, _, err := net.SplitHostPort(addr); err == nil && cfg.ServerName == "" && !cfg.InsecureSkipVerify {
+		cfg = cfg.Clone()
+		cfg.ServerName = host
+	}
+	return tls.Client(conn, cfg), nil
+}
+
+// greet exchanges greetings with the owner, until ctx ends. The frames of more follow ours.
+func (l *lane) greet(ctx context.Context, token string, more ...byte) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.conn.SetDeadline(past) })
 	defer stop()
-	if _, err := l.conn.Write(appendHello(nil, hello{least: version, most: version, token: token})); err != nil {
+	if _, err := l.conn.Write(append(appendHello(nil, hello{least: version, most: version, token: token}), more...)); err != nil {
 		return err
 	}
 	h, err := l.in.readHello()

@@ -11,10 +11,8 @@ import (
 
 // TestTokens: an owner with a token refuses writers without it, and says why.
 func TestTokens(t *testing.T) {
-	for transport, open := range map[string]func(token string) xfer.Plane{
-		"shm": func(token string) xfer.Plane { return newShm(t, xfer.Config{Token: token}) },
-		"tcp": func(token string) xfer.Plane { return newTCP(t, xfer.TCPConfig{Config: xfer.Config{Token: token}}) },
-	} {
+	for _, transport := range transports() {
+		open := func(token string) xfer.Plane { return newPlane(t, transport, xfer.Config{Token: token}) }
 		owner := open("secret")
 		run(t, owner)
 		for token, good := range map[string]bool{"secret": true, "": false, "other": false} {

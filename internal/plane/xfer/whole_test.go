@@ -2,7 +2,6 @@ package xfer
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -13,25 +12,11 @@ import (
 // TestAbortInTheMiddle: over TCP an owner aborts small transfers whose bytes have not all come. They are over at once,
 // and one behind them on the connection comes as ever.
 func TestAbortInTheMiddle(t *testing.T) {
-	p, err := NewTCPPlane(TCPConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	ctx := t.Context()
-	ready, done := make(chan struct{}), make(chan error, 1)
-	running, stop := context.WithCancel(context.Background())
-	go func() { done <- p.Run(running, func() { close(ready) }) }()
-	<-ready
-	defer func() {
-		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}()
+	p, ctx := runTCP(t, TCPConfig{}), t.Context()
 	claimed := make(chan struct{})
 	var aborted [2]*Transfer
 	for i := range aborted {
+		var err error
 		if aborted[i], err = p.Expect(Incoming{Into: [][]byte{make([]byte, 100)}}); err != nil {
 			t.Fatal(err)
 		}
@@ -93,6 +78,54 @@ func TestAbortInTheMiddle(t *testing.T) {
 	}
 }
 
+// TestHostileWhole: whatever comes as a small transfer, the owner announces only what has the writer's digest, tells
+// the writer the same, and asks it to close the connection after a failure and where others wait.
+func TestHostileWhole(t *testing.T) {
+	src := []byte("0123456789")
+	torn := bytes.Clone(src)
+	torn[9] ^= 1
+	for name, c := range map[string]struct {
+		bytes  []byte
+		digest Digest
+		want   TransferOutcome
+		waits  bool // another connection, for room
+	}{
+		"good":         {src, digestBytes(src), OK, false},
+		"another":      {src, digestBytes(src), OK, true},
+		"torn":         {torn, digestBytes(src), Corrupt, false},
+		"other digest": {src, digestBytes(src) + 1, Corrupt, false},
+		"cut off":      {src[:9], digestBytes(src), Lost, false},
+	} {
+		tr, l, sent := newBytesLane(t, make([]byte, 10))
+		sent.Write(c.bytes)
+		if c.waits {
+			l.owner.waiting.Add(1)
+		}
+		whole := appendWhole(nil, wholeHeader{epoch: tr.desc.epoch, id: tr.desc.id, size: 10, digest: c.digest}, nil)
+		served := l.serveWhole(whole[frameHead : len(whole)-frameSum])
+		if _, err := tr.Wait(t.Context()); OutcomeOf(err) != c.want {
+			t.Errorf("%s: the owner got %v, not %v", name, err, c.want)
+		}
+		if c.want == Lost {
+			if served == nil {
+				t.Errorf("%s: the connection goes on", name)
+			}
+			continue
+		}
+		told := frameReader{r: bytes.NewReader(l.out)}
+		typ, payload, err := told.next()
+		if err != nil || typ != frameOutcome {
+			t.Fatalf("%s: %d %v", name, typ, err)
+		}
+		if verdict, err := decodeVerdict(payload); err != nil || OutcomeOf(verdict) != c.want || served != nil {
+			t.Errorf("%s: the writer is told %v, not %v; %v %v", name, verdict, c.want, err, served)
+		}
+		if typ, _, err := told.next(); (err == nil && typ == frameRetire) != (c.want != OK || c.waits) {
+			t.Errorf("%s: a frame of type %d follows, %v", name, typ, err)
+		}
+	}
+}
+
 // TestPieces: findPiece finds the first free run of any length, and none where there is none.
 func TestPieces(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 9))
@@ -122,18 +155,10 @@ func FuzzWhole(f *testing.F) {
 	f.Add([]byte("note"), append(bytes.Clone(src), appendRetire(nil)...), uint64(digestBytes(src)), uint32(10))
 	f.Add([]byte{}, src[:5], uint64(1), uint32(5))
 	f.Fuzz(func(t *testing.T, note, rest []byte, digest uint64, size uint32) {
-		r := newRegistry(1, discardObserver{})
-		r.addEndpoint(OwnerAddress{TCP, "fuzz"})
-		cfg := Config{}
-		cfg.EnsureDefaults()
 		into := make([]byte, 12)
-		tr, err := r.Expect(Incoming{Into: [][]byte{into[:10:10]}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		stream := appendWhole(nil, wholeHeader{epoch: tr.desc.epoch, id: tr.desc.id, size: size, digest: Digest(digest)}, note)
-		l := &ownerLane{owner: newOwner(&cfg, r, TCP), conn: &bytesConn{r: bytes.NewReader(append(stream, rest...))}}
-		l.in.r = l.conn
+		tr, l, sent := newBytesLane(t, into[:10:10])
+		sent.Write(appendWhole(nil, wholeHeader{epoch: tr.desc.epoch, id: tr.desc.id, size: size, digest: Digest(digest)}, note))
+		sent.Write(rest)
 		var served error
 		for served == nil {
 			typ, payload, err := l.in.next()

@@ -23,6 +23,7 @@ func exampleFrames() map[string][]byte {
 		"TAKEN":   appendTaken(nil, 2),
 		"OUTCOME": appendVerdict(nil, frameOutcome, nil),
 		"RETIRE":  appendRetire(nil),
+		"JOIN":    appendJoin(nil, joinHeader{stream: 0x1122334455667788, address: []byte("worker")}),
 		"WHOLE": appendWhole(nil, wholeHeader{
 			epoch: 3, id: transferID{1, 2}, size: 500, at: 3 * pieceUnit, generation: 7, digest: 0x1122334455667788,
 		}, []byte("note")),
@@ -209,6 +210,11 @@ func decodeAny(t *testing.T, typ frameType, payload []byte) {
 		if err == nil && (h.size == 0 || h.size > ChunkSize || h.at+h.size > regionSize || len(note) > maxWholeNote) {
 			t.Fatalf("%+v and a note of %d bytes", h, len(note))
 		}
+	case frameJoin:
+		h, err := decodeJoin(payload)
+		if err == nil && (len(h.address) > maxWorkerAddress || !bytes.HasPrefix(payload, appendJoin(nil, h)[frameHead:][:10+len(h.address)])) {
+			t.Fatalf("%+v", h)
+		}
 	case frameTaken:
 		_, _ = decodeTaken(payload) // any number is possible
 	}
@@ -224,19 +230,10 @@ func FuzzOwner(f *testing.F) {
 	whole = append(whole, src...)
 	f.Add(appendEnd(whole, DigestOf(src), nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		r := newRegistry(1, discardObserver{})
-		r.addEndpoint(OwnerAddress{TCP, "fuzz"})
-		cfg := Config{}
-		cfg.EnsureDefaults()
 		into := make([]byte, 12)
-		tr, err := r.Expect(Incoming{Into: [][]byte{into[:10:10]}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		d := tr.Descriptor()
-		stream := appendBegin(nil, beginHeader{epoch: d.epoch, id: d.id, size: 10})
-		l := &ownerLane{owner: newOwner(&cfg, r, TCP), conn: &bytesConn{r: bytes.NewReader(append(stream, b...))}}
-		l.in.r = l.conn
+		tr, l, sent := newBytesLane(t, into[:10:10])
+		sent.Write(appendBegin(nil, beginHeader{epoch: tr.desc.epoch, id: tr.desc.id, size: 10}))
+		sent.Write(b)
 		_, begin, err := l.in.next()
 		if err != nil {
 			t.Fatal(err)
@@ -273,5 +270,19 @@ func TestStoredMessages(t *testing.T) {
 	}
 	if found != len(ours) {
 		t.Errorf("%d messages are stored, there are %d", found, len(ours))
+	}
+}
+
+// TestOrderOfTransports: a descriptor names the fastest transport first.
+func TestOrderOfTransports(t *testing.T) {
+	want := []Transport{Mem, Shm, UCX, TCP}
+	r := newRegistry(1, discardObserver{})
+	for _, i := range []int{3, 2, 0, 1} {
+		r.addEndpoint(OwnerAddress{want[i], "test"})
+	}
+	for i, e := range r.mu.endpoints {
+		if e.Transport != want[i] {
+			t.Errorf("%v is at place %d of %v", e.Transport, i, r.mu.endpoints)
+		}
 	}
 }

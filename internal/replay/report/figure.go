@@ -39,6 +39,18 @@ func allFigures() []figure {
 	all := []figure{
 		{"block_size", "block size", unitCount, neitherBetter, func(r *replay.Row) (float64, bool) { return float64(r.BlockSize), r.BlockSize > 0 }},
 		{"blocks_per_worker", "blocks", unitCount, neitherBetter, func(r *replay.Row) (float64, bool) { return float64(r.Blocks), r.Blocks > 0 }},
+		{"encode_workers", "encode workers", unitCount, neitherBetter, func(r *replay.Row) (float64, bool) {
+			if r.Embeddings == nil {
+				return 0, false
+			}
+			return float64(r.Embeddings.EncodeWorkers), true
+		}},
+		{"embedding_cache_mib", "embedding MiB", unitCount, neitherBetter, func(r *replay.Row) (float64, bool) {
+			if r.Embeddings == nil {
+				return 0, false
+			}
+			return float64(r.Embeddings.CacheBytes) / (1 << 20), true
+		}},
 		{"requests", "requests", unitCount, neitherBetter, func(r *replay.Row) (float64, bool) { return float64(r.Requests), true }},
 		{"errors", "errors", unitCount, lessBetter, func(r *replay.Row) (float64, bool) { return float64(r.Errors), true }},
 	}
@@ -52,6 +64,18 @@ func allFigures() []figure {
 	}
 	return append(all,
 		figure{"cached_share", "cached", unitShare, moreBetter, func(r *replay.Row) (float64, bool) { return r.CachedShare, r.InputTokens > 0 }},
+		figure{"encoder_runs", "encoded", unitCount, lessBetter, func(r *replay.Row) (float64, bool) {
+			if r.Embeddings == nil {
+				return 0, false
+			}
+			return float64(r.Embeddings.EncoderRuns), true
+		}},
+		figure{"embedding_hit_share", "embedding hits", unitShare, moreBetter, func(r *replay.Row) (float64, bool) {
+			if r.Embeddings == nil || r.Embeddings.Hits+r.Embeddings.Misses == 0 {
+				return 0, false
+			}
+			return r.Embeddings.HitShare, true
+		}},
 		figure{"share_of_ideal", "of ideal", unitShare, moreBetter, shareOfIdeal},
 		figure{"imbalance", "imbalance", unitRatio, lessBetter, func(r *replay.Row) (float64, bool) { return r.Imbalance, r.Imbalance > 0 }},
 		figure{"requests_per_s", "requests", unitPerSecond, moreBetter, func(r *replay.Row) (float64, bool) { return r.RequestsPerSecond, r.Requests > 0 }},

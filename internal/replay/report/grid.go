@@ -73,7 +73,7 @@ func isSameCluster(a, b *replay.Row) bool {
 // clusterSizeFigures returns the figures other than the number of workers by which the clusters of rows
 // differ.
 func clusterSizeFigures(rows []replay.Row) []figure {
-	return slices.DeleteFunc(pickFigures("block_size", "blocks_per_worker"), func(f figure) bool {
+	return slices.DeleteFunc(pickFigures("block_size", "blocks_per_worker", "encode_workers", "embedding_cache_mib"), func(f figure) bool {
 		return !slices.ContainsFunc(rows, func(r replay.Row) bool {
 			first, _ := f.valueOf(&rows[0])
 			v, _ := f.valueOf(&r)

@@ -36,7 +36,7 @@ func WriteTable(w io.Writer, r *replay.Result) error {
 // summaryFigures are the figures of the first table.
 func summaryFigures(rows []replay.Row) []figure {
 	return append(clusterSizeFigures(rows), pickFigures("requests", "errors", "ttft_mean", "ttft_p50", "ttft_p99", "ttft_error_p99", "itl_mean", "itl_p99", "e2e_mean", "e2e_p99",
-		"cached_share", "share_of_ideal", "imbalance", "output_tokens_per_s", "goodput_share")...)
+		"cached_share", "share_of_ideal", "encoder_runs", "embedding_hit_share", "imbalance", "output_tokens_per_s", "goodput_share")...)
 }
 
 // writeGrid aligns names to the left and figures to the right. Each figure has room for its star after it, so

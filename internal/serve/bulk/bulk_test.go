@@ -3,6 +3,7 @@ package bulk
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"log/slog"
 	"strings"
 	"sync"
@@ -212,6 +213,79 @@ func TestServesOnlyFetch(t *testing.T) {
 	}
 }
 
+// answeringPlane answers each call with the same frames.
+type answeringPlane struct {
+	rpc.Plane
+	frames []engine.Fetched
+}
+
+func (p *answeringPlane) Call(_ context.Context, _, _ string, _ []byte, recv func([]byte) error) error {
+	for i := range p.frames {
+		if err := recv(engine.AppendFetched(nil, &p.frames[i])); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestAnswersAreChecked: bytes in the answer of a call count only if they are all there, in the number which was asked
+// for and with their digest.
+func TestAnswersAreChecked(t *testing.T) {
+	data := content(100)
+	damaged := bytes.Clone(data)
+	damaged[50] ^= 1
+	digest := binary.LittleEndian.AppendUint64(nil, uint64(xfer.DigestOf(data)))
+	piece := func(b []byte) engine.Fetched { return engine.Fetched{Attempt: 1, Data: b} }
+	last := engine.Fetched{Attempt: 1, Last: true, Total: 100, Digest: digest}
+	p := startPair(t, FetcherConfig{}, nil, nil)
+	for name, c := range map[string]struct {
+		frames []engine.Fetched
+		good   bool
+	}{
+		"all":            {[]engine.Fetched{piece(data[:60]), piece(data[60:]), last}, true},
+		"damaged":        {[]engine.Fetched{piece(damaged), last}, false},
+		"without digest": {[]engine.Fetched{piece(data), {Attempt: 1, Last: true, Total: 100}}, false},
+		"without end":    {[]engine.Fetched{piece(data)}, false},
+		"too few":        {[]engine.Fetched{piece(data[:99]), last}, false},
+		"too many":       {[]engine.Fetched{piece(data), piece(data[:1]), last}, false},
+	} {
+		p.fetcher.calls = &answeringPlane{frames: c.frames}
+		got, err := p.fetcher.Fetch(t.Context(), "there#00", len(data))
+		if c.good != (err == nil && bytes.Equal(got, data)) || !c.good && (got != nil || fault.CodeOf(err) != fault.TransferFailed) {
+			t.Errorf("%s: %d bytes, %v", name, len(got), err)
+		}
+	}
+}
+
+// TestDigestOfAnswer: an answer has a digest only if the bytes came in it: a transfer has its own.
+func TestDigestOfAnswer(t *testing.T) {
+	p := startPair(t, FetcherConfig{}, newTCP(t), newTCP(t))
+	data := content(100)
+	place, release, err := p.lender.Lend(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	if _, err := p.fetcher.Fetch(t.Context(), place, len(data)); err != nil { // now it listens
+		t.Fatal(err)
+	}
+	transfer, err := p.fetcher.bulk.Expect(xfer.Incoming{Into: [][]byte{make([]byte, len(data))}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	into, err := transfer.Descriptor().AppendBinary(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr, h, _ := splitPlace(place)
+	for _, into := range [][]byte{into, nil} {
+		last, err := p.fetcher.call(t.Context(), addr, &engine.FetchRequest{Handle: h, Into: into}, nil)
+		if err != nil || last.Total != 100 || (len(last.Digest) > 0) != (into == nil) {
+			t.Errorf("into %x: %+v, %v", into, last, err)
+		}
+	}
+}
+
 // FuzzPlace: any text is a place or none, and a handle is within its bounds.
 func FuzzPlace(f *testing.F) {
 	f.Add("tcp://127.0.0.1:7000#00112233445566778899aabbccddeeff")
@@ -222,4 +296,77 @@ func FuzzPlace(f *testing.F) {
 			t.Fatalf("%q is %q and %x", place, addr, h)
 		}
 	})
+}
+
+// TestHandles: lent bytes are fetched by a handle in any way, also where media come as bulk data alone, and are freed
+// once, after their release and after the last fetch.
+func TestHandles(t *testing.T) {
+	calls, sends, receives := rpc.NewMemPlane(), newTCP(t), newTCP(t)
+	for name, planes := range map[string][2]xfer.Plane{"bulk data": {sends, receives}, "in the answer": {nil, nil}} {
+		t.Run(name, func(t *testing.T) {
+			h := NewHandles(planes[0])
+			ctx, stop := context.WithCancel(context.Background())
+			var running sync.WaitGroup
+			defer running.Wait()
+			defer stop()
+			held, proceed := make(chan struct{}), make(chan struct{})
+			at := make(chan string, 1)
+			running.Go(func() {
+				err := calls.Serve(ctx, "", func(ctx context.Context, method string, body []byte, send func([]byte) error) error {
+					return h.ServeFetch(ctx, body, func(frame []byte) error {
+						if method == "held" {
+							held <- struct{}{}
+							<-proceed
+						}
+						return send(frame)
+					})
+				}, func(addr string) { at <- addr })
+				if err != nil {
+					t.Error(err)
+				}
+			})
+			f := NewFetcher(FetcherConfig{BulkOnly: true, Log: slog.New(slog.DiscardHandler)}, calls, planes[1])
+			running.Go(func() { _ = f.Run(ctx) }) // it says nothing but that ctx has ended
+			addr := <-at
+
+			data, freed := content(3*engine.MaxPiece), make(chan struct{})
+			name, fetched, release := h.LendHandle(data, func() { close(freed) }) // twice would panic
+			for range 2 {
+				into := make([]byte, len(data))
+				digest, err := f.FetchInto(t.Context(), addr, name, into)
+				if err != nil || !bytes.Equal(into, data) || !bytes.Equal(digest, appendDigest(nil, xfer.DigestOf(data))) {
+					t.Fatalf("%x, %v", digest, err)
+				}
+				<-fetched
+			}
+			ended := make(chan error, 1)
+			go func() {
+				ended <- calls.Call(t.Context(), addr, "held", engine.AppendFetchRequest(nil, &engine.FetchRequest{Attempt: 1, Handle: name}), func([]byte) error { return nil })
+			}()
+			<-held
+			release()
+			release()
+			select {
+			case <-freed:
+				t.Error("freed while they are fetched")
+			default:
+			}
+			go func() {
+				for range held { // the other frames
+				}
+			}()
+			close(proceed)
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+			<-freed
+			close(held)
+			if n, lent := h.Usage(); n != 0 || lent != 0 {
+				t.Errorf("%d objects of %d bytes are lent", n, lent)
+			}
+			if _, err := f.FetchInto(t.Context(), addr, name, make([]byte, len(data))); fault.CodeOf(err) != fault.NotFound {
+				t.Errorf("after their release: %v", err)
+			}
+		})
+	}
 }

@@ -2,7 +2,6 @@ package bulk
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"log/slog"
 	"sync"
@@ -66,39 +65,57 @@ func (f *Fetcher) Fetch(ctx context.Context, place string, size int) ([]byte, er
 	if !ok || size <= 0 {
 		return nil, fault.New(fault.Invalid, "fetch: %d bytes at %.100q", size, place)
 	}
+	into := make([]byte, size)
+	if _, err := f.fetch(ctx, addr, handle, into, !f.cfg.BulkOnly); err != nil {
+		return nil, err
+	}
+	return into, nil
+}
+
+// FetchInto fetches as many bytes as into has, which the process at addr on the request plane lends by a handle, in
+// any way, and returns their digest as messages have it. Its errors are Fetch's. After an error the content of into
+// is undefined, and the memory is the caller's.
+func (f *Fetcher) FetchInto(ctx context.Context, addr string, handle, into []byte) (digest []byte, err error) {
+	d, err := f.fetch(ctx, addr, handle, into, true)
+	if err != nil {
+		return nil, err
+	}
+	return appendDigest(nil, d), nil
+}
+
+func (f *Fetcher) fetch(ctx context.Context, addr string, handle, into []byte, inline bool) (xfer.Digest, error) {
 	f.want.Do(func() { close(f.wanted) })
 	select {
 	case <-f.ready:
 	case <-time.After(startTimeout): // without Run
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return 0, ctx.Err()
 	}
-	into := make([]byte, size)
-	err := f.fetchBulk(ctx, addr, handle, into)
-	if err != nil && !f.cfg.BulkOnly && fault.CodeOf(err) != fault.NotFound && ctx.Err() == nil {
+	digest, err := f.fetchBulk(ctx, addr, handle, into)
+	if err != nil && inline && fault.CodeOf(err) != fault.NotFound && ctx.Err() == nil {
 		f.cfg.Log.DebugContext(ctx, "bytes did not come as bulk data, and are asked for in the answer of the call", "error", err)
 		clear(into)
-		err = f.fetchInline(ctx, addr, handle, into)
+		digest, err = f.fetchInline(ctx, addr, handle, into)
 	}
 	switch {
 	case err == nil:
-		return into, nil
+		return digest, nil
 	case ctx.Err() != nil:
-		return nil, ctx.Err()
+		return 0, ctx.Err()
 	case fault.CodeOf(err) == fault.NotFound:
-		return nil, err
+		return 0, err
 	}
-	return nil, fault.New(fault.TransferFailed, "fetch: %d bytes did not come: %w", size, err)
+	return 0, fault.New(fault.TransferFailed, "fetch: %d bytes did not come: %w", len(into), err)
 }
 
 // fetchBulk fetches over the plane for bulk data.
-func (f *Fetcher) fetchBulk(ctx context.Context, addr string, handle, into []byte) error {
+func (f *Fetcher) fetchBulk(ctx context.Context, addr string, handle, into []byte) (xfer.Digest, error) {
 	if f.bulk == nil {
-		return fault.New(fault.Unavailable, "fetch: this process has no plane for bulk data")
+		return 0, fault.New(fault.Unavailable, "fetch: this process has no plane for bulk data")
 	}
 	t, err := f.bulk.Expect(xfer.Incoming{Into: [][]byte{into}})
 	if err != nil {
-		return err
+		return 0, err
 	}
 	descriptor, err := t.Descriptor().AppendBinary(nil)
 	if err == nil {
@@ -108,18 +125,18 @@ func (f *Fetcher) fetchBulk(ctx context.Context, addr string, handle, into []byt
 		// The memory is the caller's again. If all bytes have come, only the answer is lost.
 		t.Abort(err)
 	}
-	_, ended := t.Wait(ctx)
+	receipt, ended := t.Wait(ctx)
 	if ended == nil {
-		return nil
+		return receipt.Digest, nil
 	}
 	if err != nil {
-		return err
+		return 0, err
 	}
-	return ended
+	return 0, ended
 }
 
 // fetchInline fetches in the answer of the call.
-func (f *Fetcher) fetchInline(ctx context.Context, addr string, handle, into []byte) error {
+func (f *Fetcher) fetchInline(ctx context.Context, addr string, handle, into []byte) (xfer.Digest, error) {
 	rest := into
 	last, err := f.call(ctx, addr, &engine.FetchRequest{Handle: handle}, func(piece []byte) error {
 		if len(piece) > len(rest) {
@@ -128,15 +145,16 @@ func (f *Fetcher) fetchInline(ctx context.Context, addr string, handle, into []b
 		rest = rest[copy(rest, piece):]
 		return nil
 	})
+	digest := xfer.DigestOf(into)
 	switch {
 	case err != nil:
-		return err
+		return 0, err
 	case len(rest) > 0:
-		return fault.New(fault.Unavailable, "fetch: %d of %d bytes came", len(into)-len(rest), len(into))
-	case string(last.Digest) != string(binary.LittleEndian.AppendUint64(nil, uint64(xfer.DigestOf(into)))):
-		return fault.New(fault.Unavailable, "fetch: the digest of what came is wrong")
+		return 0, fault.New(fault.Unavailable, "fetch: %d of %d bytes came", len(into)-len(rest), len(into))
+	case string(last.Digest) != string(appendDigest(nil, digest)):
+		return 0, fault.New(fault.Unavailable, "fetch: the digest of what came is wrong")
 	}
-	return nil
+	return digest, nil
 }
 
 // call calls fetch, and returns the last frame of the answer.

@@ -40,6 +40,7 @@ type answerWriter struct {
 	textOnly     media.Reason   // why the worker was chosen without the request's media
 	openChoices  int            // choices that have not finished
 	accepted     bool           // by a worker
+	onAccept     func()         // called then; may be nil
 	committed    bool           // status and headers are sent
 	firstOutput  time.Time      // when output began; zero before
 	buf          []byte
@@ -84,12 +85,18 @@ func (a *answerWriter) acceptRequest(d route.Decision, numerics string) error {
 		return nil
 	}
 	a.accepted = true
+	if a.onAccept != nil {
+		a.onAccept()
+	}
 	a.responseHead.Fingerprint = fingerprint(numerics)
 	h := a.w.Header()
 	h.Set("X-Penstock-Worker", strconv.FormatUint(uint64(d.Worker.ID), 10))
 	h.Set("X-Penstock-Overlap-Blocks", strconv.Itoa(d.OverlapBlocks))
 	if a.textOnly != media.NoReason {
 		h.Set("X-Penstock-Text-Only", string(a.textOnly))
+	}
+	if len(a.ext.MediaDropped) > 0 {
+		h.Set("X-Penstock-Media-Dropped", formatDropped(a.ext.MediaDropped))
 	}
 	if !a.stream {
 		return nil

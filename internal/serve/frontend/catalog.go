@@ -327,10 +327,11 @@ func (s *catalogSnapshot) listModels() []openai.Model {
 		}
 	}
 	for _, m := range s.Models {
-		for _, alias := range m.Card.Aliases {
-			if s.served[m].isServable() && s.Find(alias) == m && alias != m.Card.Name {
-				out = append(out, apiModel(m, alias))
-			}
+		if !s.served[m].isServable() {
+			continue
+		}
+		for _, alias := range s.AliasesOf(m) {
+			out = append(out, apiModel(m, alias))
 		}
 	}
 	return out

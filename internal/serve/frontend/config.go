@@ -34,6 +34,9 @@ type Config struct {
 	// PreprocessTimeout is how long a worker may take to make a prompt before another is asked. Default
 	// 30 s.
 	PreprocessTimeout time.Duration
+	// PromptWait bounds the wait for the tokens and media of a passthrough request's prompt. Only the
+	// choice of a worker needs them: without them the worker is chosen by load. Default 2 s.
+	PromptWait time.Duration
 	// IgnoresCaches says that the router's mode does not look at caches: what only its choice needs is
 	// not computed, unless a request asks for another mode.
 	IgnoresCaches bool
@@ -90,6 +93,7 @@ func (c *Config) EnsureDefaults() {
 	c.StallTimeout = cmp.Or(c.StallTimeout, 5*time.Minute)
 	c.Preprocess = cmp.Or(c.Preprocess, PreprocessLocal)
 	c.PreprocessTimeout = cmp.Or(c.PreprocessTimeout, 30*time.Second)
+	c.PromptWait = cmp.Or(c.PromptWait, 2*time.Second)
 	c.HeaderTimeout = cmp.Or(c.HeaderTimeout, 10*time.Second)
 	c.BodyTimeout = cmp.Or(c.BodyTimeout, time.Minute)
 	c.WriteTimeout = cmp.Or(c.WriteTimeout, time.Minute)
@@ -112,6 +116,7 @@ func (c *Config) Validate() error {
 		{"MaxInflight", int64(c.MaxInflight)},
 		{"StallTimeout", int64(c.StallTimeout)},
 		{"PreprocessTimeout", int64(c.PreprocessTimeout)},
+		{"PromptWait", int64(c.PromptWait)},
 		{"HeaderTimeout", int64(c.HeaderTimeout)},
 		{"BodyTimeout", int64(c.BodyTimeout)},
 		{"WriteTimeout", int64(c.WriteTimeout)},

@@ -11,6 +11,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	resolve "penstock/internal/edge/prep/media"
 	"penstock/internal/engine"
 )
 
@@ -78,7 +79,7 @@ func TestShippedByPlace(t *testing.T) {
 		size          int
 		first, second bool // which worker fetches
 		wantLent      bool
-	}{{sentFeatures + 1, true, true, true}, {sentFeatures, true, true, false}, {sentFeatures + 1, true, false, false}} {
+	}{{resolve.SentWithRequest + 1, true, true, true}, {resolve.SentWithRequest, true, true, false}, {resolve.SentWithRequest + 1, true, false, false}} {
 		lender := &mapLender{lent: map[string][]byte{}}
 		inWorldWith(t, Config{Preprocess: PreprocessEngine}, func(d *Deps) { d.Lender = lender }, func(t *testing.T, w *world) {
 			var lent, sent int

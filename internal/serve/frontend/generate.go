@@ -65,6 +65,7 @@ type apiCall struct {
 	statusOverride int   // of the answer, if it differs from the outcome's
 
 	mediaReleases []func() // releases of the prompts' media
+	mediaCounted  bool     // in the metrics
 
 	record     *requestRecord  // nil if requests are not recorded
 	enteredKey *keys.KeyClient // to be left at the end; nil if none
@@ -174,7 +175,7 @@ func (c *apiCall) generateAll(ctx context.Context, gens []*generationTask) error
 
 // generate runs one generation.
 func (c *apiCall) generate(ctx context.Context, g *generationTask) error {
-	return g.clientGuideError(c.f.dispatcher.Generate(ctx, &g.Generation, 1))
+	return g.clientGuideError(c.f.dispatcher.Generate(ctx, &g.Generation, max(g.firstAttempt, 1)))
 }
 
 // emittedEvent is an event sent to the one goroutine that writes the answer.

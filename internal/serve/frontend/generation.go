@@ -18,10 +18,12 @@ import (
 // One goroutine uses it.
 type generationTask struct {
 	dispatch.Generation
-	model   *servedModel // at the request's arrival
-	index   int          // of the prompt
-	started time.Time
-	emit    func(dispatch.AttemptEvent, *generationTask) error // reports an event; chunks are valid until it returns
+	model *servedModel // at the request's arrival
+	index int          // of the prompt
+	// firstAttempt is the number of its first attempt; 0 is 1.
+	firstAttempt uint32
+	started      time.Time
+	emit         func(dispatch.AttemptEvent, *generationTask) error // reports an event; chunks are valid until it returns
 
 	rules textRules
 	// guideParam is the client's field that the guide was made from.

@@ -158,7 +158,7 @@ func appendParts(chat *prep.Chat, i int, m *api.Message, here bool) {
 			parts = prep.AppendTextPart(parts, m.Parts[j].Text)
 			continue
 		}
-		object := prep.Media{Kind: shown.Kind, URL: shown.URL, Name: shown.Name, Part: shown.Part, Param: shown.Param}
+		object := prep.Media{Kind: shown.Kind, URL: shown.URL, Name: shown.Name, Part: shown.Part, Param: shown.Param, Halvings: shown.Halvings}
 		chat.Media = append(chat.Media, object)
 		if here {
 			parts = prep.AppendMediaPart(parts, shown.Kind)
@@ -204,8 +204,11 @@ func (c *apiCall) releaseMedia() {
 
 // countMedia counts the media of a request, and the reason if the worker is chosen without them.
 func (c *apiCall) countMedia(ctx context.Context, q *api.Request, prompt *prep.Prompt) {
-	for _, part := range q.MediaObjects() {
-		c.metrics.media.WithLabelValues(part.Kind.String()).Inc()
+	if !c.mediaCounted { // a request may have several prompts, one after the other
+		c.mediaCounted = true
+		for _, part := range q.MediaObjects() {
+			c.metrics.media.WithLabelValues(part.Kind.String()).Inc()
+		}
 	}
 	if prompt.TextOnlyReason == media.NoReason {
 		return
@@ -299,14 +302,11 @@ func (p *typedRequest) serveLent(ctx context.Context, prompts []prep.Prompt) err
 	return p.servePrompts(ctx, prompts)
 }
 
-// sentFeatures is the size, in bytes, up to which features are sent with each attempt: fetching them costs more.
-const sentFeatures = 64 << 10
-
 // lendFeatures lends a prompt's features to the workers, if all which take features can fetch them. Otherwise they go
 // with the request.
 func (p *typedRequest) lendFeatures(prompt *prep.Prompt) (release func()) {
 	lender, n := p.call.f.deps.Lender, len(prompt.Features)
-	if lender == nil || n <= sentFeatures || p.call.f.catalog.currentModel(p.model).HasWorker(func(c *engine.Card) bool { return c.Features && !c.Fetches }) {
+	if lender == nil || n <= resolve.SentWithRequest || p.call.f.catalog.currentModel(p.model).HasWorker(func(c *engine.Card) bool { return c.Features && !c.Fetches }) {
 		return func() {}
 	}
 	place, release, err := lender.Lend(prompt.Features)

@@ -34,6 +34,7 @@ import (
 	"penstock/internal/engine"
 	"penstock/internal/media/fetch"
 	"penstock/internal/media/pixel"
+	"penstock/internal/media/probe"
 )
 
 // gallery is the source of media, and counts what it lends.
@@ -107,7 +108,7 @@ func (g *gallery) ParseData(uri string) ([]byte, error) {
 func (g *gallery) ReadHeader(file []byte) (resolve.FileInfo, error) {
 	t, size, err := pixel.DecodeImage(file, pixel.Limits{})
 	if err != nil || t.IsZero() {
-		return resolve.FileInfo{}, fault.New(fault.Invalid, "no picture")
+		return resolve.FileInfo{}, &fault.Error{Code: fault.Invalid, Message: "no picture", Err: &probe.Error{Reason: "no picture"}}
 	}
 	return resolve.FileInfo{Kind: media.Image, Size: size, Oriented: true}, nil
 }
@@ -388,7 +389,8 @@ func TestLeases(t *testing.T) {
 // TestPassedMedia: engines that take media in passthrough requests get the unchanged body, and the
 // media keys; requests whose media are unresolved are routed by their text.
 func TestPassedMedia(t *testing.T) {
-	inGallery(t, Config{}, func(t *testing.T, w *world, g *gallery) {
+	const promptWait = 3 * time.Second
+	inGallery(t, Config{PromptWait: promptWait}, func(t *testing.T, w *world, g *gallery) {
 		s := &script{passer: passer{pieces: events(99, 2, 16, `{"a":1}`)}}
 		w.worker(7, s, looks)
 		send := func(body string, headers ...string) engine.PassthroughRequest {
@@ -433,7 +435,7 @@ func TestPassedMedia(t *testing.T) {
 			t.Errorf("%+v, and the router was asked about %d tokens", text.Objects, len(asked.Tokens))
 		}
 		began := time.Now()
-		if slow := send(showing("", "http://slow/")); slow.Objects != nil || time.Since(began) != promptTime {
+		if slow := send(showing("", "http://slow/")); slow.Objects != nil || time.Since(began) != promptWait {
 			t.Errorf("%+v after %v", slow.Objects, time.Since(began))
 		}
 		if kwargs := send(showing(`,"mm_processor_kwargs":{"x":1}`, "http://a/red")); kwargs.Objects != nil {

@@ -40,6 +40,8 @@ type modelMetrics struct {
 	mediaPredicted *obs.InstrumentVec[prometheus.Counter]
 	mediaReported  *obs.InstrumentVec[prometheus.Counter]
 	mediaMismatch  *obs.InstrumentVec[prometheus.Counter]
+	mediaDropped   *obs.InstrumentVec[prometheus.Counter] // kind
+	mediaHalved    *obs.InstrumentVec[prometheus.Counter]
 	mediaShipped   *obs.InstrumentVec[prometheus.Counter]
 	mediaUnshipped *obs.InstrumentVec[prometheus.Counter]
 }
@@ -93,6 +95,10 @@ func newModelMetrics(m *obs.InstrumentSet) *modelMetrics {
 			"Prompt tokens of the same requests as their engines counted them."),
 		mediaMismatch: m.Counter("frontend_media_mismatch_total",
 			"Requests with media whose prompt tokens an engine counted otherwise."),
+		mediaDropped: m.Counter("frontend_media_dropped_total",
+			"Media objects without which requests were served, by the kind of their failure.", "kind"),
+		mediaHalved: m.Counter("frontend_media_halved_total",
+			"Times that a media object was halved because it was too large for an encoder."),
 		mediaShipped: m.Counter("frontend_media_shipped_total",
 			"Requests that went to an engine with what the processor of one of the model's engines had made of their media."),
 		mediaUnshipped: m.Counter("frontend_media_unshipped_total",

@@ -185,7 +185,9 @@ func TestStopTokenIsMarkup(t *testing.T) {
 			s := &script{tokens: append(encodeBytes(says), byteCall)}
 			w.worker(7, s, func(c *engine.Card) { c.ToolParser, c.ReasoningParser, c.ContextLength = "harmony", "gpt_oss", 4096 })
 			body := `{"model":"bytes","messages":[{"role":"user","content":"x"}],"stop_token_ids":[258],"tools":` + toolsJSON
-			for _, s.batch = range []int{1, 1000} {
+			for _, batch := range []int{1, 1000} {
+				synctest.Wait() // the worker may still be ending the call before
+				s.batch = batch
 				got, _ := whole(t, w.post("/v1/chat/completions", body+`}`).body)
 				if diff := cmp.Diff(want, got); diff != "" {
 					t.Errorf("%s (-want +got)\n%s", says, diff)
@@ -235,7 +237,9 @@ func TestCallInsideReasoning(t *testing.T) {
 				s := &script{tokens: append(tt.says, byteEOS)}
 				w.worker(7, s, func(c *engine.Card) { c.ToolParser, c.ReasoningParser, c.ContextLength = "hermes", "qwen3", 4096 })
 				body := `{"model":"bytes","messages":[{"role":"user","content":"x"}],"tools":` + toolsJSON + tt.with
-				for _, s.batch = range []int{1, 3, 1000} {
+				for _, batch := range []int{1, 3, 1000} {
+					synctest.Wait() // the worker may still be ending the call before
+					s.batch = batch
 					got, _ := whole(t, w.post("/v1/chat/completions", body+`}`).body)
 					if diff := cmp.Diff(tt.want, got); diff != "" {
 						t.Errorf("batch %d (-want +got)\n%s", s.batch, diff)
@@ -375,7 +379,9 @@ func TestHiddenLogprobs(t *testing.T) {
 				if stop != "" {
 					body += `,"stop":"` + stop + `"`
 				}
-				for _, s.batch = range []int{1, 1000} {
+				for _, batch := range []int{1, 1000} {
+					synctest.Wait() // the worker may still be ending the call before
+					s.batch = batch
 					var a struct {
 						Choices []struct {
 							Logprobs struct{ Content []struct{ Token string } }

@@ -16,10 +16,6 @@ import (
 	"penstock/internal/engine"
 )
 
-// promptTime bounds the wait for the tokens of a passthrough request. Only the choice of a worker needs
-// them: without them the worker is chosen by load.
-const promptTime = 2 * time.Second
-
 // opaqueRequest is a request that goes to an engine as its client wrote it. The answer is sent as the
 // engine wrote it: until its first byte is sent, another worker can be tried. One goroutine uses it.
 type opaqueRequest struct {
@@ -102,6 +98,8 @@ func (p *opaqueRequest) checkAnswerable() error {
 		return fault.InvalidParam("nvext.annotations", refused, annotation, name, "leave the annotation out")
 	case e.ext.WorkerFields:
 		return fault.InvalidParam("nvext.extra_fields", refused, "nvext.extra_fields", name, "the header x-penstock-worker names the worker")
+	case e.ext.MediaFailure != api.FailRequest:
+		return fault.InvalidParam("nvext.media_failure", refused, "nvext.media_failure", name, "leave it out")
 	case e.greedy:
 		return fault.InvalidParam("nvext.greed_sampling", refused, "nvext.greed_sampling", name, "give 'temperature': 0")
 	case e.extSalt != "" && e.extSalt != e.salt:
@@ -193,7 +191,7 @@ func (p *opaqueRequest) makePrompt(ctx context.Context) (none prep.Prompt, err e
 	if p.model.encoder == nil {
 		return none, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, promptTime)
+	ctx, cancel := context.WithTimeout(ctx, p.call.f.cfg.PromptWait)
 	defer cancel()
 	if p.shown != nil {
 		return p.mediaPrompt(ctx)

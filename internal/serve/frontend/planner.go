@@ -36,6 +36,8 @@ type typedRequest struct {
 	grammar  *parse.Grammar
 
 	lent engine.Lent // the prompt's features, if they do not go with the request
+
+	rounds mediaRounds
 }
 
 // decodeTyped returns the request in body.
@@ -57,11 +59,18 @@ func (c *apiCall) decodeTyped(body []byte, d *apiDialect) (generationRequest, er
 
 // serve implements generationRequest.
 func (p *typedRequest) serve(ctx context.Context) error {
-	prompts, err := p.makePrompts(ctx, p.makeTypedPrompts)
-	if err != nil {
-		return err
+	for {
+		prompts, err := p.makePrompts(ctx, p.makeTypedPrompts)
+		if err == nil {
+			err = p.servePrompts(ctx, prompts)
+		}
+		if err == nil {
+			return nil
+		}
+		if err := p.changeMedia(ctx, err); err != nil {
+			return err
+		}
 	}
-	return p.servePrompts(ctx, prompts)
 }
 
 // makeTypedPrompts returns the prompts of a request, and refuses a text which cannot fit before it has encoded all
@@ -137,7 +146,9 @@ func (p *typedRequest) servePrompts(ctx context.Context, prompts []prep.Prompt) 
 	if form := p.req.Ext.Annotations.Query; form != api.NoQuery {
 		return c.answerQuery(ctx, gens, form)
 	}
+	gens[0].firstAttempt = p.rounds.attempts + 1
 	err = c.generateAll(ctx, gens)
+	p.rounds.attempts = max(p.rounds.attempts, gens[0].Request.Attempt)
 	sum := c.countTokens(gens)
 	if err != nil {
 		return err
@@ -190,7 +201,7 @@ func (p *typedRequest) planGenerations(ctx context.Context, prompts []prep.Promp
 		gens[i] = p.newGeneration(i, prompt, stop, needles)
 		tokens += len(prompt.Tokens)
 	}
-	p.call.spendTokens(tokens, 0)
+	p.spendPrompt(tokens)
 	a := p.call.answer
 	a.openChoices = len(prompts) * p.req.N
 	a.ext.WorkerFields = p.req.Ext.WorkerFields
@@ -207,7 +218,7 @@ func (p *typedRequest) planMedia(ctx context.Context, prompt *prep.Prompt) error
 		return nil
 	}
 	if err := requireMedia(ctx, prompt); err != nil {
-		return err
+		return p.nameFailure(prompt, err)
 	}
 	// Each attempt sends a copy.
 	size := int64(0)
@@ -218,6 +229,7 @@ func (p *typedRequest) planMedia(ctx context.Context, prompt *prep.Prompt) error
 		return p.call.f.noMemory()
 	}
 	p.call.heldBytes += size
+	p.rounds.held = size
 	return nil
 }
 

@@ -80,7 +80,7 @@ func (f *Frontend) modelStates(s *catalogSnapshot) []readiness.ModelStatus {
 	models := make([]readiness.ModelStatus, 0, len(s.Models))
 	for _, m := range s.Models {
 		p := readiness.NewModelStatus(m.Card.Name, m.Parent, f.deps.Router.Availability(m.Card.Name))
-		p.Aliases, p.Workers = m.Card.Aliases, len(m.Workers)
+		p.Aliases, p.Workers = s.AliasesOf(m), len(m.Workers)
 		switch {
 		case len(m.Workers) == 0:
 			p.MarkUnhealthy(route.NoWorker)

@@ -30,7 +30,7 @@ func (c *apiCall) answerQuery(ctx context.Context, gens []*generationTask, form 
 	all := &api.Chunk{
 		Kind:   api.Usage,
 		Tokens: api.TokenCounts{Prompt: g.counts.Prompt},
-		Ext:    &api.AnswerExt{Query: q, Annotated: a.ext.Annotated},
+		Ext:    &api.AnswerExt{Query: q, Annotated: a.ext.Annotated, MediaDropped: a.ext.MediaDropped},
 	}
 	if !a.stream {
 		return a.sendWhole(append(a.writer.End(a.writer.Append(nil, all)), '\n'))

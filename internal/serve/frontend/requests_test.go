@@ -425,9 +425,18 @@ func TestNames(t *testing.T) {
 				t.Errorf("%s: %d %s", model, a.status, a.body)
 			}
 		}
-		if h := w.get("/health").body; !strings.Contains(h, "model card cannot be read") {
+		if h := w.get("/health").body; !strings.Contains(h, "model card cannot be read") ||
+			!strings.Contains(h, `{"id":"x","aliases":["z"],`) || !strings.Contains(h, `{"id":"y","status":`) {
 			t.Errorf("health is %s", h)
 		}
+		// A probe asks for the model to which requests of the name go.
+		w.router.mu.states = map[kv.WorkerID]string{3: "not_ready"}
+		for name, want := range map[string]int{"x": 200, "y": 503, "z": 200} {
+			if h := w.get("/ready?model=" + name); h.status != want {
+				t.Errorf("%s is %s", name, h.body)
+			}
+		}
+		w.router.mu.states = nil
 		// When x is removed its alias serves y.
 		w.registry.remove(2)
 		synctest.Wait()
@@ -436,6 +445,11 @@ func TestNames(t *testing.T) {
 		}
 		if a := w.post("/v1/completions", `{"model":"x","prompt":"p"}`); a.status != 503 {
 			t.Errorf("x: %d %s", a.status, a.body)
+		}
+		// A successor serves the name of x.
+		w.worker(4, constant("four"), name("zz", "x"))
+		if a, h := w.post("/v1/completions", `{"model":"x","prompt":"p"}`), w.get("/ready?model=x"); a.status != 200 || h.status != 200 {
+			t.Errorf("x: %d %s, and a probe: %d %s", a.status, a.body, h.status, h.body)
 		}
 	})
 }

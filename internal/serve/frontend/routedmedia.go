@@ -63,7 +63,7 @@ func (r *engineEncoder) resolveMedia(ctx context.Context, c *prep.Chat) (prep.Pr
 	p := &made.Answer
 	switch {
 	case p.TextOnly != media.NoReason:
-		return prep.Prompt{Tokens: p.Tokens, TextOnlyReason: p.TextOnly, TextOnlyError: p.TextOnlyError}, nil
+		return prep.Prompt{Tokens: p.Tokens, TextOnlyReason: p.TextOnly, TextOnlyError: p.TextOnlyError, FailureKind: p.FailureKind}, nil
 	case len(p.Media) != len(c.Media) || len(p.Objects) != len(c.Media):
 		return prep.Prompt{}, engine.ContractError("a prompt that does not show what was sent", nil)
 	}

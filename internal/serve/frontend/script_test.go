@@ -99,6 +99,11 @@ func (s *script) answer(ctx context.Context, method string, body []byte, send fu
 	s.mu.Unlock()
 	if s.veto != nil {
 		if err := s.veto(&req); err != nil {
+			if failed := engine.MediaFailures(err); len(failed) > 0 {
+				if err := send(engine.AppendDelta(nil, &engine.Delta{Attempt: req.Attempt, Failures: engine.FailedObjects(failed)})); err != nil {
+					return err
+				}
+			}
 			return err
 		}
 	}

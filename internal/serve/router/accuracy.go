@@ -130,8 +130,8 @@ func newAccuracyMetrics(r *Router) *accuracyMetrics {
 	}
 	return &accuracyMetrics{
 		r:         r,
-		predicted: desc("predicted_cached_tokens_total", "Prompt tokens believed to be in the worker's cache, of the requests of which it reported what was."),
-		reported:  desc("reported_cached_tokens_total", "Prompt tokens that the worker reported to have had in its cache, of the same requests."),
+		predicted: desc("predicted_cached_tokens_total", "Prompt tokens which the router predicted in the worker's cache, over the requests for which the worker reported cached tokens."),
+		reported:  desc("reported_cached_tokens_total", "Prompt tokens which the worker reported as cached, over the same requests."),
 	}
 }
 

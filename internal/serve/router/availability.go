@@ -47,7 +47,7 @@ func (r *Router) Models() []readiness.ModelStatus {
 		for _, m := range r.mu.snapshot.Models {
 			if (m.Parent != "") == adapters {
 				status := readiness.NewModelStatus(m.Card.Name, m.Parent, r.availabilityLocked(now, m.Card.Name))
-				status.Aliases = m.Card.Aliases
+				status.Aliases = r.mu.snapshot.AliasesOf(m)
 				models = append(models, status)
 			}
 		}

@@ -66,6 +66,8 @@ type affinityWeights struct {
 	Label   float64 `json:"label"`
 	Experts float64 `json:"experts"`
 	Session float64 `json:"session"`
+	// Embedding is per ms of encoding that is saved.
+	Embedding float64 `json:"embedding"`
 }
 
 // explainedCandidate is one worker that could be chosen: its overlap with the prompt, its load, its
@@ -98,6 +100,9 @@ type explainedCandidate struct {
 	ExpertShare     float64 `json:"expert_share"`
 	SessionAffinity float64 `json:"session_affinity"`
 	AdapterAffinity float64 `json:"adapter_affinity,omitempty"`
+	// EmbeddingAffinity is for the EmbeddingTokens of media whose embeddings the worker holds.
+	EmbeddingAffinity float64 `json:"embedding_affinity,omitempty"`
+	EmbeddingTokens   int     `json:"embedding_tokens,omitempty"`
 
 	// Time has the terms of the cost in mode time, in ms.
 	Time *route.TimeCost `json:"time_ms,omitempty"`
@@ -228,7 +233,7 @@ func newExplainAnswer(ac *routerExplanation) explainAnswer {
 		Waits:         ac.wouldWait,
 		OverlapWeight: ac.OverlapWeight, Temperature: ac.Temperature, QueueWeight: ac.QueueWeight,
 		Fetch:        fetchCosts{ac.Fetch.Host, ac.Fetch.Disk, ac.Fetch.Pool},
-		Affinity:     affinityWeights{ac.Weights.Label, ac.Weights.Experts, ac.Weights.Session},
+		Affinity:     affinityWeights{ac.Weights.Label, ac.Weights.Experts, ac.Weights.Session, ac.Weights.Embedding},
 		NearCost:     ac.NearCost,
 		PromptTokens: ac.PromptTokens, PromptBlocks: ac.PromptBlocks,
 		Candidates: []explainedCandidate{}, Excluded: []explainedExclusion{},
@@ -256,6 +261,7 @@ func newExplainAnswer(ac *routerExplanation) explainAnswer {
 			OthersRequests: c.OthersRequests,
 			Affinity:       c.Affinity, LabelAffinity: c.LabelAffinity, ExpertAffinity: c.ExpertAffinity, ExpertShare: c.ExpertShare,
 			SessionAffinity: c.SessionAffinity, AdapterAffinity: c.AdapterAffinity,
+			EmbeddingAffinity: c.EmbeddingAffinity, EmbeddingTokens: c.HeldTokens,
 			TTFT: c.TTFT, ITL: c.ITL, Misses: c.Misses,
 			Cost: c.Cost, Near: c.Near, Probability: c.Probability,
 		})

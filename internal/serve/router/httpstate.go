@@ -282,6 +282,8 @@ type indexRow struct {
 	Predicted *predictedRow `json:"predicted"`
 	Feeds     []workerFeed  `json:"feeds"`
 	Pools     []poolRow     `json:"pools,omitempty"` // memory that workers share
+	// Embeddings is the index of embedding caches; null if no worker has told of one.
+	Embeddings *embeddingRow `json:"embeddings,omitempty"`
 }
 
 type indexCounts struct {
@@ -340,7 +342,7 @@ func (r *Router) indexRow() indexRow {
 		w := h.feed.Worker
 		row.Feeds = append(row.Feeds, workerFeed{uint64(w.ID), w.Rank, h.blocks, newFeedRow(now, h)})
 	}
-	row.Pools = r.cache.poolRows()
+	row.Pools, row.Embeddings = r.cache.poolRows(), r.embeddingRow()
 	return row
 }
 

@@ -93,14 +93,29 @@ func (r *Router) recordCacheUse(rec *kvfeed.Record, v kvfeed.FeedVerdict) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !recent {
-		maps.DeleteFunc(r.cacheUses, func(_ kv.Worker, u cacheUse) bool { return !isRecent(u) })
+		maps.DeleteFunc(r.cacheUses, func(w kv.Worker, u cacheUse) bool {
+			if isRecent(u) {
+				return false
+			}
+			if w != rec.Worker {
+				r.recordEvictionLocked(u.at.Add(cacheUseInterval), w, u.since)
+			}
+			return true
+		})
 	}
 	r.cacheUses[rec.Worker] = cacheUse{now, blocks, evicted > 0 || recent && last.evicted, 0}
 	for _, p := range r.mu.pools {
 		p.router.RecordCached(rec.Worker, blocks)
-		if evicted > 0 {
-			p.router.RecordEviction(now, rec.Worker, evicted)
-		}
+	}
+	r.recordEvictionLocked(now, rec.Worker, evicted)
+}
+
+func (r *Router) recordEvictionLocked(now kv.Mono, w kv.Worker, blocks int) {
+	if blocks == 0 {
+		return
+	}
+	for _, p := range r.mu.pools {
+		p.router.RecordEviction(now, w, blocks)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"penstock/core/activeseq"
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/kvfeed"
@@ -105,6 +106,82 @@ func TestFillingCacheIsFollowed(t *testing.T) {
 		if got, want := p.router.Rates().WorkerOf(w).EvictedShare(r.now(), 1000), full*(1+full)/2; got < want*0.9 || got > want*1.1 {
 			t.Errorf("with %d of 1000 blocks cached a block costs others %.3f, want %.3f", 100*(i+1), got, want)
 		}
+	}
+}
+
+// TestEvictionsAreCounted: evictions which are not recorded at once are not lost, whichever worker sends events next.
+func TestEvictionsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := serving(t, Config{}, obs.NewMetrics())
+		a, b := instance(t, "m", 4), instance(t, "m", 4)
+		b.ID = 2
+		r.setInstances([]disco.Instance{a, b})
+		p, err := r.findPool("m")
+		if err != nil {
+			t.Fatal(err)
+		}
+		evict := func(at time.Duration, id kv.WorkerID, blocks int) {
+			time.Sleep(at - time.Duration(r.now())) // virtual time (synctest): until the time of this eviction
+			ev := kv.Event{Kind: kv.Removed, Tier: kv.TierDevice, Seqs: make([]kv.SeqHash, blocks)}
+			rec := &kvfeed.Record{Worker: kv.Worker{ID: id}, Epoch: 1, Events: []kv.Event{ev}}
+			r.recordCacheUse(rec, kvfeed.FeedVerdict{Outcome: kvfeed.Apply})
+		}
+		evict(0, 1, 10)
+		evict(500*time.Millisecond, 1, 20)
+		evict(600*time.Millisecond, 1, 10)
+		evict(1500*time.Millisecond, 2, 50)
+		evict(1600*time.Millisecond, 1, 5)
+		evict(1700*time.Millisecond, 1, 5)
+		evict(2700*time.Millisecond, 1, 0)
+		for id := range kv.WorkerID(2) {
+			if got := p.router.Rates().WorkerOf(kv.Worker{ID: id + 1}).EvictedShare(r.now(), 1000); got < 0.95 || got > 1.05 {
+				t.Errorf("worker %d, which evicted as much as the other one: %.3f, want about 1", id+1, got)
+			}
+		}
+	})
+}
+
+// TestQueuedPromptsAreReuse: what a prompt shares with one which is queued at a worker counts as held there, unless
+// nothing is predicted, the engine caches no prefixes, or the worker predicts its events.
+func TestQueuedPromptsAreReuse(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		cfg  Config
+		card engine.Card
+		want int
+	}{
+		{"as usual", Config{}, engine.Card{}, 5},
+		{"without predictions", Config{PredictedTTL: new(time.Duration(0))}, engine.Card{}, 0},
+		{"no prefix cache", Config{}, engine.Card{NoPrefixCache: true}, 0},
+		{"the worker predicts", Config{}, engine.Card{KVPredicted: true}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.card.Name, c.card.BlockSize, c.card.Ranks, c.card.ContextLength, c.card.VocabSize = "m", 4, 1, 100, 100
+			meta, err := engine.EncodeCard(c.card)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := serving(t, c.cfg, obs.NewMetrics())
+			in := instance(t, "m", 4)
+			in.Meta = meta
+			r.setInstances([]disco.Instance{in})
+			p, err := r.findPool("m")
+			if err != nil {
+				t.Fatal(err)
+			}
+			q := route.Query{Key: activeseq.AttemptKey{ID: "a"}, Chain: []kv.SeqHash{1, 2, 3, 4, 5}, PromptTokens: 20}
+			if _, err := p.router.Pick(r.now(), &q); err != nil {
+				t.Fatal(err)
+			}
+			q.Key.ID = "b"
+			ex, err := p.router.Explain(r.now(), &q)
+			if err != nil || len(ex.Candidates) != 1 {
+				t.Fatal(ex, err)
+			}
+			if got := ex.Candidates[0].Overlap[kv.TierDevice]; got != c.want {
+				t.Errorf("%d blocks count as held, want %d", got, c.want)
+			}
+		})
 	}
 }
 

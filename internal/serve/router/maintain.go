@@ -104,6 +104,9 @@ func (r *Router) handleLoad(m bus.Message) error {
 		r.metrics.malformed.Inc()
 		return nil
 	}
+	if r.embeddings != nil {
+		r.embeddings.RecordReport(&report)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()

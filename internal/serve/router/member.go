@@ -34,6 +34,7 @@ func (r *Router) applySnapshot(s *catalog.Snapshot) {
 	lives := livesOf(next)
 	r.predictions.setWorkers(lives)
 	r.cache.setWorkers(lives)
+	r.setEmbeddingWorkers(next)
 	r.wakeMaintainer() // new workers can be asked for missing events
 	old := r.replaceMembers(s, next)
 	r.membership.logChanges(missingFrom(s, old), missingFrom(old, s))

@@ -9,6 +9,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/kvfeed"
 	"penstock/core/route"
+	"penstock/internal/holders"
 	"penstock/internal/obs"
 )
 
@@ -56,7 +57,7 @@ func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
 		predicted: m.Counter("router_predicted_cached_tokens_total", "Prompt tokens believed to be in the chosen worker's cache.").WithLabelValues(),
 		cached:    m.Counter("router_reported_cached_tokens_total", "Prompt tokens that workers reported to have had in their caches.").WithLabelValues(),
 		missed:    m.Counter("router_overpredicted_cached_tokens_total", "Prompt tokens believed to be in the chosen worker's cache, of which it reported that they were not.").WithLabelValues(),
-		unseen:    m.Counter("router_underpredicted_cached_tokens_total", "Prompt tokens that the chosen worker reported to have had in its cache, and was not believed to.").WithLabelValues(),
+		unseen:    m.Counter("router_underpredicted_cached_tokens_total", "Prompt tokens which the chosen worker reported as cached, and which the router had not predicted.").WithLabelValues(),
 		decisions: m.Counter("router_decisions_total", "Decisions by how they ended.", "outcome"),
 		leaked:    m.Counter("router_reservations_expired_total", "Reservations that were neither freed nor renewed in their time; anything but 0 is a defect.").WithLabelValues(),
 		calls:     m.Counter("router_failed_calls_total", "Calls to workers that failed or were refused, by code.", "code"),
@@ -83,6 +84,7 @@ func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
 		rm.refused[k] = events.WithLabelValues(k.String(), outcomeRefused)
 	}
 	m.RegisterCollector(newFeedMetrics(r))
+	m.RegisterCollector(holders.NewCollector(r.embeddings))
 	m.RegisterCollector(newReplicaMetrics(r))
 	m.RegisterCollector(newAccuracyMetrics(r))
 	m.RegisterCollector(newWarningMetrics(r))

@@ -21,6 +21,7 @@ type modelPool struct {
 	active         *activeseq.ReservationTable
 	router         *route.Router
 	queue          *queue.Queue // of *queuedRequest
+	encoders       []string     // of its workers which tell of their embeddings; replaced, never changed
 	expiredCounted uint64       // expired reservations of active that the metrics have counted
 	// retired says that this is not, or no longer, the pool of its model: a pool of another block size
 	// replaced it, or the model was forgotten.
@@ -90,6 +91,7 @@ func (r *Router) updatePoolLocked(old *modelPool, card *engine.Card, members []*
 // setTargetsLocked passes the workers of p to the core.
 func (r *Router) setTargetsLocked(p *modelPool, members []*member) {
 	now := r.now()
+	p.encoders = encodersOf(members)
 	targets := make([]route.Target, 0, len(members))
 	for _, m := range members {
 		state, since := r.memberStateLocked(now, m)

@@ -16,7 +16,8 @@ import (
 type queuedRequest struct {
 	query        route.Query // with a chain of its own
 	client       uint64
-	usesOverlaps bool // the choice depends on what is cached
+	namespace    string // of its cache salt
+	usesOverlaps bool   // the choice depends on what is cached
 	since        time.Time
 	hold         time.Duration // time until the turn of this router in a burst; see route.Router.HoldUntil
 	entry        *queue.Entry
@@ -49,7 +50,7 @@ func (r *Router) placeLocked(p *modelPool, q *route.Query, req *route.Request) (
 		d, err := p.pickLocked(now, q, req)
 		return d, nil, err
 	}
-	w := &queuedRequest{query: *q, hold: hold, client: req.Client, usesOverlaps: r.needsOverlapsLocked(p, &q.Override), since: time.Now(), done: make(chan struct{})}
+	w := &queuedRequest{query: *q, hold: hold, client: req.Client, namespace: req.Salt.Namespace, usesOverlaps: r.needsOverlapsLocked(p, &q.Override), since: time.Now(), done: make(chan struct{})}
 	w.query.Chain = slices.Clone(q.Chain)
 	entry, err := p.queue.Push(now, queue.QueuedRequest{
 		Priority: req.Priority, Lane: p.router.QueueLane(q), Client: req.Client, LatestStart: check.LatestStart, Missed: check.Late, Tokens: q.PromptTokens, Cached: typicalOverlap(q.Overlaps) * p.blockSize,
@@ -61,7 +62,7 @@ func (r *Router) placeLocked(p *modelPool, q *route.Query, req *route.Request) (
 	if err != nil {
 		return route.Decision{}, nil, err
 	}
-	w.query.Overlaps = nil // looked up again before it is placed
+	w.query.Overlaps, w.query.Held = nil, nil // looked up again before it is placed
 	w.entry = entry
 	r.admitLocked(p) // it may be the first queued request that can be placed
 	return route.Decision{}, w, nil
@@ -162,9 +163,10 @@ func (r *Router) tryPlaceLocked(now kv.Mono, p *modelPool, e *queue.Entry) (work
 	if w.usesOverlaps {
 		moe, asks := w.query.Override.LabelQuery()
 		w.query.Overlaps = r.lookUpPrefix(&r.mu.lookup, w.query.Chain, &moe, asks)
+		w.query.Held = r.lookUpMedia(&r.mu.held, p.encoders, w.namespace, w.query.Media)
 	}
 	done = p.placeQueuedLocked(now, e, w)
-	w.query.Overlaps = nil // the memory is shared
+	w.query.Overlaps, w.query.Held = nil, nil // the memory is shared
 	if done {
 		close(w.done)
 	}

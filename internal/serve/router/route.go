@@ -205,13 +205,14 @@ func (r *Router) withQuery(sc *decisionScratch, req *route.Request, f func(*mode
 		return fault.InvalidParam("router_config_override.moe_query.fallback_to_unlabeled", "this router does not follow cache events, so it knows no labelled blocks: start it with --router-mode time, or kv and a kv-overlap-score-weight above 0")
 	}
 	for {
-		p, salt, match, err := r.resolveModel(req)
+		m, err := r.resolveModel(req)
 		if err != nil {
 			return err
 		}
-		q.Adapter = salt.LoRA
+		p := m.pool
+		q.Adapter = m.salt.LoRA
 		start := time.Now()
-		hasher, err := kv.NewHasher(p.blockSize, salt)
+		hasher, err := kv.NewHasher(p.blockSize, m.salt)
 		if err != nil {
 			return fault.New(fault.Internal, "hash the prompt for %s: %w", p.model, err)
 		}
@@ -222,8 +223,10 @@ func (r *Router) withQuery(sc *decisionScratch, req *route.Request, f func(*mode
 		r.metrics.observeStage(stageHash, hashed.Sub(start))
 		sc.lookup.reset()
 		q.Overlaps = nil
-		if sc.lookedUp = match; match {
+		q.Held = nil
+		if sc.lookedUp = m.usesCaches; m.usesCaches {
 			q.Overlaps = r.lookUpPrefix(&sc.lookup, q.Chain, &moe, asks)
+			q.Held = r.lookUpMedia(&sc.held, m.encoders, m.salt.Namespace, req.Media)
 		}
 		r.metrics.observeStage(stageMatch, time.Since(hashed))
 		if done, err := r.runWithLock(p, &q, f); done {
@@ -233,19 +236,28 @@ func (r *Router) withQuery(sc *decisionScratch, req *route.Request, f func(*mode
 	}
 }
 
-// resolveModel returns the pool that serves the request's model, the salt of its block hashes, and
-// whether the choice of a worker depends on what is cached. A request that names an adapter gets the
-// salt of its blocks.
-func (r *Router) resolveModel(req *route.Request) (p *modelPool, salt kv.Salt, match bool, err error) {
+// resolvedModel is what a request's model says about its look-ups.
+type resolvedModel struct {
+	pool *modelPool // which serves it
+	// salt is that of the request's block hashes, with the adapter that it names.
+	salt kv.Salt
+	// encoders are the pool's.
+	encoders []string
+	// usesCaches says that the choice of a worker depends on what is cached.
+	usesCaches bool
+}
+
+// resolveModel resolves the model of a request.
+func (r *Router) resolveModel(req *route.Request) (m resolvedModel, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p, adapter := r.poolLocked(req.Model)
-	salt = req.Salt
 	if p == nil {
-		return nil, salt, false, unknownModel(req.Model)
+		return m, unknownModel(req.Model)
 	}
-	salt.LoRA = cmp.Or(adapter, salt.LoRA)
-	return p, salt, r.needsOverlapsLocked(p, &req.Override), nil
+	m = resolvedModel{pool: p, salt: req.Salt, encoders: p.encoders, usesCaches: r.needsOverlapsLocked(p, &req.Override)}
+	m.salt.LoRA = cmp.Or(adapter, m.salt.LoRA)
+	return m, nil
 }
 
 // needsOverlapsLocked reports whether the choice of a worker depends on what is cached.

@@ -16,6 +16,7 @@ import (
 	"penstock/core/kv"
 	"penstock/internal/backoff"
 	"penstock/internal/catalog"
+	"penstock/internal/holders"
 	"penstock/internal/obs"
 	"penstock/internal/plane/bus"
 	"penstock/internal/plane/disco"
@@ -38,7 +39,8 @@ type Planes struct {
 // and what is active on them. The lock of cacheIndex guards what events report about the workers'
 // caches. The lock of predictions guards the cache contents which are predicted without events. Prompt
 // lookups take none of the three: they run before mu is taken, or, for a request that waited, while it
-// is held. Each hold is short: one decision, or the events of one record, whose number workers bound.
+// is held. The index of embeddings has a lock of its own, under which none of these is taken; its
+// lookups, for reading, run where those of prompts do. Each hold is short: one decision, or the events of one record, whose number workers bound.
 // Code never waits for anything under these locks and never takes one under another.
 type Router struct {
 	cfg          Config
@@ -76,8 +78,10 @@ type Router struct {
 
 	cache       cacheIndex
 	predictions predictions
-	cacheUses   map[kv.Worker]cacheUse // what was recorded last; see recordCacheUse
-	mu          struct {
+	// embeddings says which workers hold what their encoders made of media; nil if decisions do not depend on it.
+	embeddings *holders.Directory
+	cacheUses  map[kv.Worker]cacheUse // what was recorded last; see recordCacheUse
+	mu         struct {
 		sync.Mutex
 		snapshot *catalog.Snapshot // what applySnapshot has applied
 		members  []*member         // of it, ascending by worker
@@ -87,6 +91,7 @@ type Router struct {
 		// replica exchanges active requests with other routers; nil if Sync is off.
 		replica *replica.Replica
 		lookup  prefixLookup // scratch for requests that waited
+		held    heldMedia    // the same
 	}
 }
 
@@ -96,6 +101,7 @@ type decisionScratch struct {
 	chain    []kv.SeqHash
 	lookup   prefixLookup
 	lookedUp bool // the prompt was looked up
+	held     heldMedia
 }
 
 // New returns a router that knows no worker until Run. prompter may be nil: then the HTTP API takes
@@ -132,6 +138,9 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 		return nil, err
 	}
 	if err := r.cache.initialize(&r.cfg, r.now); err != nil {
+		return nil, err
+	}
+	if r.embeddings, err = r.newEmbeddingIndex(); err != nil {
 		return nil, err
 	}
 	r.markRegistered = sync.OnceFunc(func() { close(r.registered) })
@@ -184,6 +193,9 @@ func (r *Router) Run(ctx context.Context) error {
 	})
 	if r.usesEvents {
 		part("follow cache events", func() error { return r.followEvents(ctx) })
+	}
+	if r.embeddings != nil {
+		part("follow embedding caches", func() error { return r.embeddings.Run(ctx) })
 	}
 	if r.planes.Archive != nil { // also if it uses no events: workers need not publish any then
 		part("register router", func() error { return r.keepRegistered(ctx) })

@@ -16,7 +16,7 @@ type snapshotMetrics struct {
 }
 
 func newSnapshotMetrics(m *obs.Metrics, r *Router) snapshotMetrics {
-	outcomes := m.Counter("router_snapshots_total", "Snapshots of what is known of caches: written, failed to be, restored, unreadable.", "outcome")
+	outcomes := m.Counter("router_snapshots_total", "Snapshots of the router's knowledge of caches, by outcome: written, failed, restored or unreadable.", "outcome")
 	seconds := m.Histogram("router_snapshot_seconds", "Time that a snapshot took; encode is part of write.", prometheus.ExponentialBuckets(1e-3, 4, 9), "op")
 	m.RegisterCollector(&snapshotAge{&r.snapshots, prometheus.NewDesc(obs.Namespace+"_router_snapshot_age_seconds", "Age of the newest snapshot that is known here; absent while there is none.", nil, nil)})
 	return snapshotMetrics{

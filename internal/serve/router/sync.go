@@ -129,7 +129,6 @@ func (r *Router) handlePeerMessage(m bus.Message) error {
 	r.mu.Lock()
 	err := r.mu.replica.HandleMessage(r.now(), m.Data)
 	for _, p := range r.mu.pools {
-		p.router.SetRouters(r.mu.replica.CountRouters(), r.mu.replica.PlaceOf())
 		p.active.MarkPublished(r.now(), r.mu.replica.EchoedNumber())
 		r.admitLocked(p) // a worker may have less load
 	}

@@ -146,7 +146,7 @@ func newTTFTMetrics(r *Router) *ttftMetrics {
 		r:         r,
 		errors:    desc("ttft_error_seconds", "Difference, in either direction, between the predicted and the observed time from the choice of a worker to the first token."),
 		predicted: desc("worker_predicted_ttft_seconds_total", "Predicted times to the first token, of the requests whose first token came."),
-		observed:  desc("worker_observed_ttft_seconds_total", "Observed times to the first token, of the same requests."),
+		observed:  desc("worker_observed_ttft_seconds_total", "Sum of the observed times to the first token, over the requests whose predictions are counted."),
 	}
 }
 

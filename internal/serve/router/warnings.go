@@ -83,7 +83,7 @@ var _ prometheus.Collector = (*warningMetrics)(nil)
 
 func newWarningMetrics(r *Router) *warningMetrics {
 	return &warningMetrics{r, prometheus.NewDesc(obs.Namespace+"_router_worker_warnings",
-		"Things that are wrong with a worker's engine though it serves, by code: as it reported, and as the router finds.", []string{"worker", "dp_rank", "code"}, nil)}
+		"Problems of a worker's engine which still serves, by code: those which the worker reported and those which the router found.", []string{"worker", "dp_rank", "code"}, nil)}
 }
 
 // Describe implements prometheus.Collector.

@@ -80,7 +80,7 @@ func New(cfg Config, deps Deps) (*Proxy, error) {
 	if deps.Router == nil || deps.Plane == nil || deps.Catalog == nil || deps.Serve == nil || deps.Metrics == nil || deps.Log == nil {
 		return nil, errors.New("new relay: a dependency is missing")
 	}
-	deps.Log = obs.Component(deps.Log, "relay")
+	deps.Log = obs.Component(deps.Log, "routerproxy")
 	r := &Proxy{cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics), throttled: obs.NewThrottle(deps.Log, 10*time.Second)}
 	r.dispatcher = newDispatcher(r)
 	return r, nil

@@ -11,6 +11,7 @@ import (
 	"penstock/core/kv"
 
 	"penstock/internal/engine"
+	"penstock/internal/zmtp"
 )
 
 // Config is one worker's identity and limits.
@@ -35,8 +36,18 @@ type Config struct {
 	KeepFeatures bool
 	// Experts replace the engine's on the card; nil keeps the engine's.
 	Experts []engine.HostedExperts
-	// EventsOnDemand publishes cache events only while a router may want them. All routers of the event
-	// plane must be in discovery, those of earlier builds too.
+	// Embeddings is the engine's embedding cache, whose events are published; nil if it has none.
+	Embeddings engine.EmbeddingSource
+	// Region is set on the model's card as that of Embeddings; "" is none.
+	Region string
+	// Holder gives other workers rows of media which the engine's embedding cache has, unless the engine encodes for
+	// them; nil gives none.
+	Holder engine.RowHolder
+	// EmbeddingEvents is the endpoint at which they are published over ZeroMQ too, for subscribers inside engines; the
+	// port after it repeats them. The zero endpoint is none.
+	EmbeddingEvents zmtp.Endpoint
+	// EventsOnDemand publishes KV events only while a router may want them. All routers of the event
+	// plane must be in discovery, also if of earlier builds.
 	EventsOnDemand bool
 	// Addr is where to serve on the request plane; "" lets the plane choose.
 	Addr string

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"sync"
 
-	"penstock/core/kv"
 	"penstock/internal/plane/disco"
 )
 
@@ -66,13 +65,13 @@ func (i *eventInterest) follow(ctx context.Context, w *Worker) error {
 }
 
 // pause publishes that nothing is known of the cache, and returns when a router wants its events, or ctx ends.
-func (p *eventPublisher) pause(ctx context.Context) {
+func (p *feedPublisher[E]) pause(ctx context.Context) {
 	p.w.log.Debug("no router wants cache events, publishing none")
-	if p.publishEvents(ctx, []kv.Event{{Kind: kv.Cleared}}) != nil {
+	if p.publishEvents(ctx, []E{p.feed.clearedEvent()}) != nil {
 		return
 	}
-	p.w.metrics.publishing.Set(0) // after the last record
-	defer p.w.metrics.publishing.Set(1)
+	p.metrics.setPublishing(0) // after the last record
+	defer p.metrics.setPublishing(1)
 	for !p.interest.isWanted() {
 		select {
 		case <-p.interest.changed:

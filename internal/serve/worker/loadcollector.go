@@ -57,7 +57,7 @@ func (l *loadCollector) Collect(out chan<- prometheus.Metric) {
 	of := maps.Clone(l.mu.of)
 	l.mu.Unlock()
 	workers := slices.Sorted(maps.Keys(of))
-	const lines, width = 10, len(`penstock_worker_warnings{worker="9007199254740991",code="no_cached_tokens"} 1`)
+	const lines, width = 13, len(`penstock_worker_warnings{worker="9007199254740991",code="no_cached_tokens"} 1`)
 	var rest []kv.WorkerID
 	fit := obs.LimitRows(loadRoom, workers, func(kv.WorkerID) int { return lines * width }, func(id kv.WorkerID) { rest = append(rest, id) })
 	for _, id := range fit {
@@ -83,6 +83,9 @@ func (l *loadCollector) collectWorker(out chan<- prometheus.Metric, worker strin
 	}{
 		{"running", load.Running},
 		{"waiting", load.Waiting},
+		{"encoding", load.Encoding},
+		{"ready", load.Ready},
+		{"active", load.Active},
 		{"used_blocks", load.UsedBlocks},
 		{"cached_blocks", load.CachedBlocks},
 		{"total_blocks", load.TotalBlocks},

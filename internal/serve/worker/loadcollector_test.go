@@ -41,12 +41,13 @@ func TestLoadIsAskedForWhenLookedAt(t *testing.T) {
 	var load engine.Load
 	end := l.addWorker(7, func() engine.LoadReport { return engine.LoadReport{Load: load} })
 	for _, load = range []engine.Load{
-		{Running: 1, Waiting: 2, UsedBlocks: 3, CachedBlocks: 4, TotalBlocks: 5, PrefillTokens: 6},
+		{Running: 1, Waiting: 2, UsedBlocks: 3, CachedBlocks: 4, TotalBlocks: 5, PrefillTokens: 6, Encoding: 7, Ready: 8, Active: 9},
 		{TotalBlocks: 5},
 	} {
 		want := map[string]float64{
 			"running 7 ": float64(load.Running), "waiting 7 ": float64(load.Waiting), "used_blocks 7 ": float64(load.UsedBlocks),
 			"cached_blocks 7 ": float64(load.CachedBlocks), "total_blocks 7 ": float64(load.TotalBlocks), "prefill_tokens 7 ": float64(load.PrefillTokens),
+			"encoding 7 ": float64(load.Encoding), "ready 7 ": float64(load.Ready), "active 7 ": float64(load.Active),
 		}
 		if got := series(); fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("%v, want %v", got, want)

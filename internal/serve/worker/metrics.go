@@ -32,40 +32,98 @@ func NewMetrics(m *obs.Metrics) *Metrics {
 
 // workerVecs are one worker's metrics, and workerMetrics its instruments.
 type workerVecs struct {
-	requests, events, watches, canaries                       *obs.InstrumentVec[prometheus.Counter] // outcome, kind, reason, outcome
-	prompt, cached, output, records, failedPublishes, repeats *obs.InstrumentVec[prometheus.Counter]
-	stalled                                                   *obs.InstrumentVec[prometheus.Counter]
-	inFlight, ready, publishing                               *obs.InstrumentVec[prometheus.Gauge]
-	duration                                                  *obs.InstrumentVec[prometheus.Observer]
+	requests, canaries     *obs.InstrumentVec[prometheus.Counter] // outcome
+	prompt, cached, output *obs.InstrumentVec[prometheus.Counter]
+	stalled                *obs.InstrumentVec[prometheus.Counter]
+	inFlight, ready        *obs.InstrumentVec[prometheus.Gauge]
+	duration               *obs.InstrumentVec[prometheus.Observer]
+	kvFeed, embeddingFeed  feedVecs
+}
+
+// feedVecs are the metrics of one of a worker's feeds, and feedMetrics its instruments.
+type feedVecs struct {
+	events, watches                   *obs.InstrumentVec[prometheus.Counter] // kind, reason
+	records, failedPublishes, repeats *obs.InstrumentVec[prometheus.Counter]
+	publishing                        *obs.InstrumentVec[prometheus.Gauge]
+}
+
+// feedMetrics is explained at feedVecs.
+type feedMetrics struct {
+	events, watches                   *obs.InstrumentVec[prometheus.Counter]
+	records, failedPublishes, repeats prometheus.Counter
+	publishing                        prometheus.Gauge
+}
+
+// newFeedVecs creates the metrics worker_<name>_…; cache says in their help which cache it is.
+func newFeedVecs(m *obs.InstrumentSet, name, cache string) feedVecs {
+	name = "worker_" + name
+	return feedVecs{
+		events:          m.Counter(name+"_events_total", "Events of the "+cache+" published.", "kind"),
+		records:         m.Counter(name+"_records_total", "Records of events of the "+cache+" published."),
+		failedPublishes: m.Counter(name+"_publish_failures_total", "Attempts to publish a record of the "+cache+" that failed and were repeated."),
+		repeats:         m.Counter(name+"_repeated_records_total", "Records of the "+cache+" published once more for routers that missed them."),
+		publishing:      m.Gauge(name+"_publishing", "1 while the worker publishes events of its "+cache+"; 0 if its engine has none, or no router wants them."),
+		watches:         m.Counter(name+"_restarts_total", "Times the "+cache+" was described again, by reason.", "reason"),
+	}
+}
+
+func (v *feedVecs) instruments() *feedMetrics {
+	return &feedMetrics{
+		events: v.events, watches: v.watches, records: v.records.WithLabelValues(), failedPublishes: v.failedPublishes.WithLabelValues(),
+		repeats: v.repeats.WithLabelValues(), publishing: v.publishing.WithLabelValues(),
+	}
+}
+
+func (m *feedMetrics) countRepeat() {
+	if m != nil {
+		m.repeats.Inc()
+	}
+}
+
+func (m *feedMetrics) countFailure() {
+	if m != nil {
+		m.failedPublishes.Inc()
+	}
+}
+
+// countWatch counts a description of the cache after the first one, by reason.
+func (m *feedMetrics) countWatch(reason string) {
+	if m != nil {
+		m.watches.WithLabelValues(reason).Inc()
+	}
+}
+
+func (m *feedMetrics) setPublishing(v float64) {
+	if m != nil {
+		m.publishing.Set(v)
+	}
 }
 
 // workerMetrics is explained at workerVecs.
 type workerMetrics struct {
-	requests, events, watches, canaries                       *obs.InstrumentVec[prometheus.Counter]
-	prompt, cached, output, records, failedPublishes, repeats prometheus.Counter
-	stalled                                                   prometheus.Counter
-	inFlight, ready, publishing                               prometheus.Gauge
-	duration                                                  prometheus.Observer
-	loads                                                     *loadCollector
+	requests, canaries     *obs.InstrumentVec[prometheus.Counter]
+	prompt, cached, output prometheus.Counter
+	stalled                prometheus.Counter
+	inFlight, ready        prometheus.Gauge
+	duration               prometheus.Observer
+	kvFeed                 *feedMetrics
+	// embeddingFeed has no series before they are asked for: few workers have an embedding cache.
+	embeddingFeed *feedVecs
+	loads         *loadCollector
 }
 
 func newWorkerVecs(m *obs.InstrumentSet) workerVecs {
 	return workerVecs{
-		requests:        m.Counter("worker_requests_total", "Calls (generations, embeddings, prompts made) by how they ended; client_closed_request is a call that its caller ended: the client went away, or a stop string was found.", "outcome"),
-		prompt:          m.Counter("worker_prompt_tokens_total", "Prompt tokens of the calls served."),
-		cached:          m.Counter("worker_cached_tokens_total", "Prompt tokens served from cache."),
-		output:          m.Counter("worker_output_tokens_total", "Tokens generated."),
-		inFlight:        m.Gauge("worker_inflight", "Calls being served."),
-		duration:        m.Histogram("worker_request_duration_seconds", "Time from call to last frame.", prometheus.ExponentialBuckets(0.005, 2, 16)),
-		events:          m.Counter("worker_kv_events_total", "Cache events published.", "kind"),
-		records:         m.Counter("worker_kv_records_total", "Records of cache events published."),
-		failedPublishes: m.Counter("worker_kv_publish_failures_total", "Attempts to publish a record that failed and were repeated."),
-		repeats:         m.Counter("worker_kv_repeated_records_total", "Records published once more for routers that missed them."),
-		publishing:      m.Gauge("worker_kv_publishing", "1 while the worker publishes cache events; 0 if its engine has none, or no router wants them."),
-		watches:         m.Counter("worker_kv_restarts_total", "Times the cache was described again, by reason.", "reason"),
-		canaries:        m.Counter("worker_canaries_total", "Times that an engine was asked for a token because it was silent, by how it ended.", "outcome"),
-		stalled:         m.Counter("streams_stalled_total", "Streams that were ended because nothing came of them while their engine worked, so that another worker goes on."),
-		ready:           m.Gauge("worker_ready", "1, or 0 while the engine does not answer, as its canary or it itself says."),
+		requests: m.Counter("worker_requests_total", "Calls (generations, embeddings, prompts made, media encoded) by how they ended; client_closed_request is a call that its caller ended: the client went away, or a stop string was found.", "outcome"),
+		prompt:   m.Counter("worker_prompt_tokens_total", "Prompt tokens of the calls served."),
+		cached:   m.Counter("worker_cached_tokens_total", "Prompt tokens served from cache."),
+		output:   m.Counter("worker_output_tokens_total", "Tokens generated."),
+		inFlight: m.Gauge("worker_inflight", "Calls being served."),
+		duration: m.Histogram("worker_request_duration_seconds", "Time from call to last frame.", prometheus.ExponentialBuckets(0.005, 2, 16)),
+		canaries: m.Counter("worker_canaries_total", "Times that an engine was asked for a token because it was silent, by how it ended.", "outcome"),
+		stalled:  m.Counter("streams_stalled_total", "Streams that were ended because nothing came of them while their engine worked, so that another worker goes on."),
+		kvFeed:   newFeedVecs(m, "kv", "KV cache"), embeddingFeed: newFeedVecs(m, "embedding", "embedding cache"),
+		ready: m.Gauge("worker_ready", "1, or 0 while the engine does not answer, as its canary or it itself says."),
 	}
 }
 
@@ -73,11 +131,11 @@ func newWorkerVecs(m *obs.InstrumentSet) workerVecs {
 func (m *Metrics) addWorker(id kv.WorkerID) workerMetrics {
 	v := m.workers.AddMember(formatID(id))
 	return workerMetrics{
-		requests: v.requests, events: v.events, watches: v.watches, canaries: v.canaries,
+		requests: v.requests, canaries: v.canaries,
 		prompt: v.prompt.WithLabelValues(), cached: v.cached.WithLabelValues(), output: v.output.WithLabelValues(),
-		records: v.records.WithLabelValues(), failedPublishes: v.failedPublishes.WithLabelValues(), repeats: v.repeats.WithLabelValues(),
 		stalled:  v.stalled.WithLabelValues(),
-		inFlight: v.inFlight.WithLabelValues(), ready: v.ready.WithLabelValues(), publishing: v.publishing.WithLabelValues(), duration: v.duration.WithLabelValues(),
+		inFlight: v.inFlight.WithLabelValues(), ready: v.ready.WithLabelValues(), duration: v.duration.WithLabelValues(),
+		kvFeed: v.kvFeed.instruments(), embeddingFeed: &v.embeddingFeed,
 		loads: m.loads,
 	}
 }
@@ -94,19 +152,6 @@ func (m *workerMetrics) setReady(state string) {
 		return
 	}
 	m.ready.Set(1)
-}
-
-// countEvents counts the events of a record.
-func (m *workerMetrics) countEvents(events []kv.Event) {
-	var kinds [kv.Moved + 1]int
-	for i := range events {
-		kinds[events[i].Kind]++
-	}
-	for kind, n := range kinds {
-		if n > 0 {
-			m.events.WithLabelValues(kv.EventKind(kind).String()).Add(float64(n))
-		}
-	}
 }
 
 func (m *workerMetrics) countRefused(err error) { m.requests.WithLabelValues(outcomeOf(err)).Inc() }

@@ -20,6 +20,11 @@ type callProgress struct {
 	isStream  bool // tokens are sent as they arrive, so that a lack of them is a sign
 	startedAt kv.Mono
 
+	hasMedia bool
+	// encoding says that the engine encodes the call's media, and encodedAt when it had, 0 before.
+	encoding  atomic.Bool
+	encodedAt atomic.Int64
+
 	lastTaken      atomic.Int64 // when the caller took the last token, 0 before the first one arrived
 	callerTaking   atomic.Bool  // the caller is taking output: the engine is not what the call waits for
 	firstTokenTime atomic.Int64 // the time to the first token; 0 once it is reported
@@ -34,12 +39,23 @@ func (p *callProgress) recordOutput(now kv.Mono) {
 	p.callerTaking.Store(true)
 	last := kv.Mono(p.lastTaken.Load())
 	if last == 0 {
-		p.firstTokenTime.Store(int64(max(now.Sub(p.startedAt), 1)))
+		p.firstTokenTime.Store(int64(max(now.Sub(p.computedSince()), 1)))
 		return
 	}
 	p.gapCount.Add(1)
 	if gap := int64(now.Sub(last)); gap > p.longestGap.Load() { // the reader may have reset it meanwhile
 		p.longestGap.Store(gap)
+	}
+}
+
+// computedSince is since when the engine computes the prompt, and nothing else.
+func (p *callProgress) computedSince() kv.Mono { return max(p.startedAt, kv.Mono(p.encodedAt.Load())) }
+
+// recordEncoded records that the call's media were encoded at a time.
+func (p *callProgress) recordEncoded(now kv.Mono) {
+	if p.encoding.Load() {
+		p.encodedAt.Store(int64(now))
+		p.encoding.Store(false)
 	}
 }
 
@@ -81,7 +97,7 @@ func (p *callProgress) stallStream() (s stall.StreamState, ok bool) {
 	if !p.isStream || p.callerTaking.Load() {
 		return s, false
 	}
-	s = stall.StreamState{Prompt: p.prompt, Since: p.startedAt}
+	s = stall.StreamState{Prompt: p.prompt, Since: p.computedSince(), Encoding: p.encoding.Load(), HasMedia: p.hasMedia}
 	if last := kv.Mono(p.lastTaken.Load()); last > 0 {
 		s.Started, s.Since = true, last
 	}

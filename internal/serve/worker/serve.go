@@ -14,15 +14,18 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/kvfeed/embfeed"
 	"penstock/internal/engine"
+	"penstock/internal/plane/bus"
 )
 
 // callServer answers calls during one run.
 type callServer struct {
-	w         *Worker
-	publisher *eventPublisher
-	limiter   *callLimiter
-	startedAt time.Time
+	w             *Worker
+	kvFeed        *feedPublisher[kv.Event]
+	embeddingFeed *feedPublisher[embfeed.Event]
+	limiter       *callLimiter
+	startedAt     time.Time
 	// lastToken is when the engine last produced something, in nanoseconds since born. sick says that
 	// it does not answer its canary.
 	lastToken    atomic.Int64
@@ -43,14 +46,23 @@ type callServer struct {
 }
 
 func newCallServer(w *Worker) (*callServer, error) {
-	p, err := newEventPublisher(w)
+	blocks, err := newFeedPublisher(w, &kvCacheFeed{blockSize: uint32(w.card.BlockSize)}, w.newBusSink(bus.KVEventsTopic))
+	if err != nil {
+		return nil, err
+	}
+	embeddings, err := newFeedPublisher(w, &embeddingFeed{}, w.newBusSink(bus.EmbeddingEventsTopic))
 	if err != nil {
 		return nil, err
 	}
 	return &callServer{
-		w: w, publisher: p, limiter: &callLimiter{limit: w.cfg.MaxCalls, empty: make(chan struct{})}, startedAt: time.Now(),
+		w: w, kvFeed: blocks, embeddingFeed: embeddings, limiter: &callLimiter{limit: w.cfg.MaxCalls, empty: make(chan struct{})}, startedAt: time.Now(),
 		loadWake: make(chan struct{}, 1), loadWaiters: make(chan chan<- struct{}), aborted: make(chan struct{}), calls: newCallTracker(),
 	}, nil
+}
+
+// newBusSink returns the sink which publishes on a topic of the worker's component.
+func (w *Worker) newBusSink(topic func(namespace, component string) bus.Topic) *busSink {
+	return &busSink{w.planes.Bus, topic(w.cfg.Namespace, w.cfg.Component), engine.WorkerKey(kv.Worker{ID: w.cfg.ID})}
 }
 
 // abortCalls ends all calls with err. It is called once.
@@ -72,6 +84,12 @@ func (s *callServer) handleCall(ctx context.Context, method string, body []byte,
 		return s.servePreprocess(ctx, body, send)
 	case engine.MethodPassthrough:
 		return s.servePass(ctx, body, send)
+	case engine.MethodEncode:
+		return s.serveEncode(ctx, body, send)
+	case engine.MethodFetch:
+		if s.w.planes.Lender != nil {
+			return s.w.planes.Lender.ServeFetch(ctx, body, send)
+		}
 	case engine.MethodPing:
 		return s.servePing(send)
 	case engine.MethodDescribe:
@@ -93,10 +111,10 @@ func (s *callServer) refuseByRole(method string) error {
 	case engine.MethodPing, engine.MethodDescribe, engine.MethodInspect:
 		return nil
 	}
-	if role.TakesRequests() {
+	if role.TakesRequests() || role == engine.RoleEncode && (method == engine.MethodEncode || method == engine.MethodFetch) {
 		return nil
 	}
-	err := fault.New(fault.Unimplemented, "worker %d has the role %s, which serves nothing in this version; not %.100q", s.w.cfg.ID, role, method)
+	err := fault.New(fault.Unimplemented, "worker %d has the role %s and serves no requests; not %.100q", s.w.cfg.ID, role, method)
 	s.w.metrics.countRefused(err)
 	return err
 }
@@ -120,10 +138,10 @@ func (s *callServer) health() engine.Pong {
 func (s *callServer) loadReport() engine.LoadReport {
 	r := engine.LoadReport{WorkerID: s.w.cfg.ID, Epoch: s.w.cfg.Epoch, State: engine.StateReady}
 	if s.w.card.KVEvents {
-		r.KVNext = s.publisher.next.Load()
-		if attempted := s.publisher.attempted.Load(); attempted > r.KVNext {
-			r.KVAttempted = attempted
-		}
+		r.KVNext, r.KVAttempted = s.kvFeed.position()
+	}
+	if s.w.card.EmbeddingEvents {
+		r.EmbeddingNext, r.EmbeddingAttempted = s.embeddingFeed.position()
 	}
 	calls, leaving := s.limiter.callCount()
 	switch {
@@ -148,7 +166,7 @@ func (s *callServer) loadReport() engine.LoadReport {
 	if src, ok := s.w.eng.(engine.WarningSource); ok {
 		r.Warnings = src.Warnings()
 	}
-	if unused, ok := s.w.card.Role.UnusedRoleWarning(); ok {
+	if unused, ok := s.w.card.UnusedRoleWarning(); ok {
 		r.Warnings = append(r.Warnings, unused)
 	}
 	if r.State == engine.StateReady && slices.ContainsFunc(r.Warnings, func(w engine.Warning) bool { return w.Code == engine.WarnUnreachable }) {
@@ -170,6 +188,8 @@ func (s *callServer) serveGenerate(ctx context.Context, body []byte, send func([
 	c := &generateCall{s: s, w: w, subject: callInfo{req.ID, req.Attempt, len(req.Prompt)}, req: req, send: send, started: time.Now()}
 	c.progress = s.newProgress(c.subject, true)
 	c.progress.prompt += longestChoice(req.Generated)
+	c.progress.hasMedia = len(req.Objects) > 0
+	c.progress.encoding.Store(c.progress.hasMedia)
 	err = s.runCall(ctx, c.progress, c.run)
 	c.recordFinished(ctx, err)
 	return err
@@ -314,6 +334,8 @@ type generateCall struct {
 	send     func([]byte) error
 	started  time.Time
 	frame    []byte
+	accepted bool       // the engine took the request
+	beats    *callBeats // nil if it has no media
 	report   engine.CachedReport
 	output   atomic.Int64
 	cached   atomic.Int64 // as far as it is known
@@ -324,7 +346,10 @@ func (c *generateCall) run(ctx context.Context) error {
 	if err := c.fetchFeatures(ctx); err != nil {
 		return err
 	}
-	return c.w.guardEngine(ctx, c.subject, func() error { return c.w.eng.Generate(ctx, c.req, c.sendDelta) })
+	stopBeats := c.startBeats(ctx)
+	err := c.w.guardEngine(ctx, c.subject, func() error { return c.w.eng.Generate(ctx, c.req, c.sendDelta) })
+	stopBeats()
+	return c.sendFailures(err)
 }
 
 // fetchFeatures fetches the request's features from the process which lends them. If they do not come, the engine
@@ -349,6 +374,11 @@ func (c *generateCall) fetchFeatures(ctx context.Context) (err error) {
 
 // sendDelta sends one delta to the caller.
 func (c *generateCall) sendDelta(d *engine.Delta) error {
+	if !c.accepted {
+		c.accepted = true
+		c.beats.stopBeats()
+		c.progress.recordEncoded(c.s.now())
+	}
 	c.frame = engine.AppendDelta(c.frame[:0], d)
 	if cached, news := c.report.ObserveDelta(d); news && cached != engine.CachedUnknown {
 		c.cached.Store(int64(cached))

@@ -44,13 +44,13 @@ func traceCalls(t *obs.Tracer, w *Worker, h rpc.Handler) rpc.Handler {
 // spanMethod is a method's name for a span; unknown methods, which callers may invent, share one name.
 func spanMethod(method string) string {
 	switch method {
-	case engine.MethodGenerate, engine.MethodEmbed, engine.MethodPreprocess, engine.MethodPassthrough:
+	case engine.MethodGenerate, engine.MethodEmbed, engine.MethodPreprocess, engine.MethodPassthrough, engine.MethodEncode, engine.MethodFetch:
 		return method
 	}
 	return "unknown"
 }
 
-// firstTokenSpan ends a span at the first frame that has tokens. A frame may come from another
+// firstTokenSpan ends a span at the first frame that has tokens or the end of a choice. A frame may come from another
 // goroutine than the end of the call, and after it.
 type firstTokenSpan struct {
 	span  obs.Span
@@ -60,7 +60,8 @@ type firstTokenSpan struct {
 }
 
 func (u *firstTokenSpan) sendFrame(frame []byte) error {
-	if !u.ended.Load() && engine.DecodeDelta(frame, &u.delta) == nil && !u.delta.Accepted && u.ended.CompareAndSwap(false, true) {
+	if !u.ended.Load() && engine.DecodeDelta(frame, &u.delta) == nil &&
+		(len(u.delta.Tokens) > 0 || u.delta.Finish != engine.NotFinished) && u.ended.CompareAndSwap(false, true) {
 		if u.delta.Cached != engine.CachedUnknown {
 			u.span.SetInt("penstock.cached_tokens", int64(u.delta.Cached))
 		}

@@ -30,6 +30,7 @@ func TestTraced(t *testing.T) {
 		{"a generation", engine.MethodGenerate, [][]byte{accepted, token, token}, nil, []string{"", "queue and prefill", "queue and prefill", "queue and prefill,worker generate"}},
 		{"one that fails early", engine.MethodGenerate, [][]byte{accepted}, gone, []string{"", "queue and prefill!,worker generate!"}},
 		{"one that fails late", engine.MethodGenerate, [][]byte{accepted, token}, gone, []string{"", "queue and prefill", "queue and prefill,worker generate!"}},
+		{"one whose media are encoded first", engine.MethodGenerate, [][]byte{engine.ProgressFrame(), accepted, token}, nil, []string{"", "", "queue and prefill", "queue and prefill,worker generate"}},
 		{"a frame that is none", engine.MethodGenerate, [][]byte{{0xff}}, nil, []string{"", "queue and prefill,worker generate"}},
 		{"an embedding", engine.MethodEmbed, [][]byte{token}, nil, []string{"", "worker embed"}},
 		{"a ping", engine.MethodPing, [][]byte{token}, nil, []string{"", ""}},

@@ -31,6 +31,8 @@ type Planes struct {
 	Registry disco.Registry
 	// Fetch, if not nil, returns the size bytes which a process lends at place.
 	Fetch func(ctx context.Context, place string, size int) ([]byte, error)
+	// Lender, if not nil, lends the rows of encoded objects to the callers that asked for them.
+	Lender RowLender
 	// Tracer, if not nil, gets the spans of calls.
 	Tracer *obs.Tracer
 }
@@ -59,9 +61,15 @@ func New(cfg Config, eng engine.Engine, planes Planes, metrics *Metrics, log *sl
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	if _, ok := eng.(engine.MediaEncoder); ok { // it cannot be asked for a token
+		cfg.CanaryInterval, cfg.StallTimeout = new(time.Duration(0)), -1
+	}
 	card := eng.Card()
 	card.Role = cfg.Role
 	_, card.KVEvents = eng.(engine.KVSource)
+	if card.EmbeddingEvents = cfg.Embeddings != nil; card.EmbeddingEvents {
+		card.EmbeddingRegion = cfg.Region
+	}
 	_, card.Embeddings = eng.(engine.Embedder)
 	_, card.Preprocess = eng.(engine.Preprocessor)
 	if cfg.ToolParser != "" {
@@ -103,8 +111,13 @@ func New(cfg Config, eng engine.Engine, planes Planes, metrics *Metrics, log *sl
 	}
 	w.metrics = metrics.addWorker(cfg.ID)
 	w.metrics.ready.Set(1)
+	w.server.kvFeed.metrics = w.metrics.kvFeed
 	if card.KVEvents {
-		w.metrics.publishing.Set(1)
+		w.metrics.kvFeed.setPublishing(1)
+	}
+	if card.EmbeddingEvents {
+		w.server.embeddingFeed.metrics = w.metrics.embeddingFeed.instruments()
+		w.server.embeddingFeed.metrics.setPublishing(1)
 	}
 	return w, nil
 }
@@ -151,10 +164,19 @@ func (w *Worker) Run(ctx context.Context) error {
 		return w.planes.RPC.Serve(serving, w.cfg.Addr, traceCalls(w.planes.Tracer, w, s.handleCall), func(a string) { addr <- a })
 	})
 	if src, ok := w.eng.(engine.KVSource); ok {
-		part("publish cache events", func() error { return s.publisher.run(life, src) })
-		part("listen for resyncs", func() error { return s.publisher.listenRequests(life) })
+		part("publish cache events", func() error { return s.kvFeed.run(life, src.WatchKV) })
+		part("listen for resyncs", func() error { return s.kvFeed.listenRequests(life, bus.KVResyncTopic(w.cfg.Namespace)) })
 		if w.cfg.EventsOnDemand {
-			part("follow routers", func() error { return s.publisher.interest.follow(life, w) })
+			part("follow routers", func() error { return s.kvFeed.interest.follow(life, w) })
+		}
+	}
+	if src := w.cfg.Embeddings; src != nil {
+		part("publish events of the embedding cache", func() error { return s.embeddingFeed.run(life, src.WatchEmbeddings) })
+		part("listen for resyncs of the embedding cache", func() error {
+			return s.embeddingFeed.listenRequests(life, bus.EmbeddingResyncTopic(w.cfg.Namespace))
+		})
+		if ep := w.cfg.EmbeddingEvents; !ep.IsZero() {
+			part("publish events of the embedding cache over ZeroMQ", func() error { return w.publishOverZMQ(life, ep, src) })
 		}
 	}
 	if src, ok := w.eng.(engine.AdapterWatcher); ok {

@@ -44,6 +44,7 @@ type rig struct {
 	metrics  *obs.Metrics
 	log      syncBuffer
 	watched  *history // of the registry, if not nil
+	lender   worker.RowLender
 	w        *worker.Worker
 
 	cancel context.CancelFunc
@@ -87,12 +88,11 @@ func (r *rig) start(eng engine.Engine) {
 
 func (r *rig) startOn(eng engine.Engine, registry disco.Registry) {
 	r.t.Helper()
-	log := slog.New(slog.NewTextHandler(&r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	planes := worker.Planes{RPC: r.rpc, Bus: r.bus, Registry: registry, Fetch: r.fetch}
+	planes := worker.Planes{RPC: r.rpc, Bus: r.bus, Registry: registry, Fetch: r.fetch, Lender: r.lender}
 	if r.watched != nil {
 		planes.Registry, planes.Bus = watched{registry, r.watched}, notedBus{r.bus, r.watched}
 	}
-	w, err := worker.New(r.cfg, eng, planes, worker.NewMetrics(r.metrics), log)
+	w, err := worker.New(r.cfg, eng, planes, worker.NewMetrics(r.metrics), r.logger())
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -101,6 +101,10 @@ func (r *rig) startOn(eng engine.Engine, registry disco.Registry) {
 	r.cancel, r.ended = cancel, make(chan error, 1)
 	go func() { r.ended <- w.Run(ctx) }()
 	synctest.Wait()
+}
+
+func (r *rig) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(&r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
 // stop stops the worker and checks that it ended without error.

@@ -49,6 +49,11 @@ while [ $# -gt 0 ]; do
     "vllm --max-model-len") shift ;;
     "vllm --enable-prompt-tokens-details") ;;
     "vllm --kv-events-config" | "sglang --kv-events-config") publisher "$2"; shift ;;
+    "vllm --ec-transfer-config") # its directory is not to be had here
+      role="$(member ec_role "$2")"
+      extra+=(--ec-role "${role#ec_}" --ec-store "$PWD/encodings")
+      shift
+      ;;
     "sglang --model-path") model="$2"; shift ;;
     "sglang --enable-metrics" | "llamacpp --metrics") metrics=yes ;;
     "trtllm --extra_llm_api_options") # YAML; kv_events_config is a map in one line

@@ -3,9 +3,11 @@ and llama.cpp.
 
     DIR/bin/python capture.py DIR MODEL OUT [events|http]
     DIR/bin/python capture.py DIR PICTURES OUT pictures
+    DIR/bin/python capture.py DIR PICTURES OUT encodings
 
 DIR is a directory of install.sh and MODEL one of make_model.py; PICTURES is install.sh's
-directory of that name, with which OUT/pictures.json is recorded. Each scenario of
+directory of that name, with which OUT/pictures.json is recorded, or in OUT/producer and OUT/consumer
+the answers of two which share encoder outputs (--ec-transfer-config). Each scenario of
 vLLM's events becomes one file OUT/events/NAME.json with the frames as they came
 and, in order, what was asked and answered. OUT/http has answers as an adapter sees
 them: a line with the status and what was asked, its body, an empty line, the answer.
@@ -31,6 +33,15 @@ except ImportError:  # llama.cpp has no events, and its directory no ZeroMQ
     zmq = None
 
 BLOCK = 32
+# A grey JPEG of 56 x 56 pixels: a frame of a sequence.
+FRAME = (
+    "/9j/2wCEABsSFBcUERsXFhceHBsgKEIrKCUlKFE6PTBCYFVlZF9VXVtqeJmBanGQc1tdhbWGkJ6jq62rZ4C8ybqmx5moq6QBHB4e"
+    "KCMoTisrTqRuXW6kpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpP/AAAsIADgAOAEBEQD/"
+    "xADSAAABBQEBAQEBAQAAAAAAAAAAAQIDBAUGBwgJCgsQAAIBAwMCBAMFBQQEAAABfQECAwAEEQUSITFBBhNRYQcicRQygZGhCCNC"
+    "scEVUtHwJDNicoIJChYXGBkaJSYnKCkqNDU2Nzg5OkNERUZHSElKU1RVVldYWVpjZGVmZ2hpanN0dXZ3eHl6g4SFhoeIiYqSk5SV"
+    "lpeYmZqio6Slpqeoqaqys7S1tre4ubrCw8TFxsfIycrS09TV1tfY2drh4uPk5ebn6Onq8fLz9PX29/j5+v/aAAgBAQAAPwDmaKKK"
+    "KKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKK//Z"
+)
 QUIET = 1.0  # seconds without a frame after which a scenario's events are all there
 
 
@@ -237,7 +248,6 @@ def binary(run):
 
 def answers(server, directory, model, out, requests, keep=()):
     """Records one answer for each of requests, without paths of this machine."""
-    out = out / "http"
     out.mkdir(parents=True, exist_ok=True)
     for name, (path, body) in requests.items():
         status, answer = servers.call(server.url + path, body)
@@ -248,6 +258,56 @@ def answers(server, directory, model, out, requests, keep=()):
         record += (body.decode() if isinstance(body, bytes) else json.dumps(body) if body else "") + "\n\n"
         (out / f"{name}.txt").write_text(record + said)
         print(f"{name}: {status}")
+
+
+def uuid(number):
+    return f"{number:016x}" + "0" * 48
+
+
+def encodings(server, directory, model, out):
+    """What vLLM answers which encodes for others, or takes what others encoded."""
+    first, second = ({"type": "image_url", "image_url": {"url": pictures.data_uri(*of)}, "uuid": uuid(of[2])} for of in ((112, 84, 1), (84, 84, 2)))
+    text = {"type": "text", "text": "what is this"}
+    film = {"type": "video_url", "video_url": {"url": f"data:video/jpeg;base64,{FRAME},{FRAME}"}, "uuid": uuid(6)}
+
+    def chat(*content, limit=1, **fields):
+        return ("/v1/chat/completions", {"model": "tiny", "max_tokens": limit, "temperature": 0, "messages": [{"role": "user", "content": content}]} | fields)
+
+    nothing = {"type": "image_url", "image_url": None}
+    given = {"ec_transfer_params": {uuid(1): {"item_indices": [0], "metadata": {"image_grid_thw": [1, 6, 8]}}}}
+    requests = {
+        "one": chat(first, text),
+        "again": chat(first, text),
+        "two": chat(first, text, second),
+        "twice": chat(first, text, first),
+        "unnamed": chat({"type": "image_url", "image_url": first["image_url"]}, text),
+        "alone": chat(first),
+        "film": chat(film, text),
+        "salted": chat(second, text, cache_salt="tenant"),
+        "five": chat(first, text, limit=5),
+        "stream": chat(first, text, stream=True),
+        "text": chat(text, limit=3),
+        "given": chat(first, text, **given),
+        "given-text": chat(text, **given),
+        "name": chat(nothing | {"uuid": uuid(1)}, text),
+        "name-unknown": chat(nothing | {"uuid": uuid(99)}, text),
+        "broken": chat({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}, "uuid": uuid(98)}, text),
+        "completion": ("/v1/completions", {"model": "tiny", "prompt": prompt(1, 20), "max_tokens": 3, "temperature": 0, "return_token_ids": True}),
+        "generate": ("/inference/v1/generate", {"model": "tiny", "token_ids": prompt(1, 20), "sampling_params": {"max_tokens": 3, "temperature": 0}}),
+        "metrics": ("/metrics", None),
+    }
+    answers(server, directory, model, out, requests, ("vllm:cache_config", "vllm:mm_cache", "vllm:num_requests_running"))
+
+
+def with_encodings(directory, model, work, out, arguments):
+    """A producer and then a consumer of encoder outputs, which are files in a directory."""
+
+    def server(role):
+        config = {"ec_connector": "ECExampleConnector", "ec_role": f"ec_{role}", "ec_connector_extra_config": {"shared_storage_path": str(work / "store")}}
+        given = (*arguments, "--ec-transfer-config", json.dumps(config))
+        return servers.vllm(directory, work / "vision", work, role, arguments=given, env={"PYTHONPATH": str(model)})
+
+    return [(server(role), lambda s, role=role: encodings(s, directory, work / "vision", out / role)) for role in ("producer", "consumer")]
 
 
 def asks_vllm(server):
@@ -336,7 +396,7 @@ def http_vllm(server, directory, model, out):
     }
     requests |= asks_vllm(server)
     parts = ("num_requests", "kv_cache", "gpu_cache", "prefix_cache", "cache_config", "lora", "prompt_tokens", "generation_tokens")
-    answers(server, directory, model, out, requests, tuple("vllm:" + part for part in parts))
+    answers(server, directory, model, out / "http", requests, tuple("vllm:" + part for part in parts))
 
 
 def http_llamacpp(server, directory, model, out):
@@ -377,7 +437,7 @@ def http_llamacpp(server, directory, model, out):
         "metrics": ("/metrics", None),
     }
     requests |= asks_llamacpp(server)
-    answers(server, directory, model, out, requests)
+    answers(server, directory, model, out / "http", requests)
 
 
 def main(directory, model, out, only=""):
@@ -395,6 +455,9 @@ def main(directory, model, out, only=""):
         shutil.copy(work / "vision/model/config.json", out)
         shutil.copy(work / "vision/model/preprocessor_config.json", out)
         runs = [(servers.vllm(directory, work / "vision", work, "pictures", arguments=scale_out, env={"PYTHONPATH": str(model)}), recorded(vision))]
+    elif only == "encodings":
+        make_vision_model.main(work / "vision")
+        runs = with_encodings(directory, model, work, out, scale_out)
     elif (directory / "llama-server").exists():
         runs = [(servers.llamacpp(directory, model, work, context=512), lambda server: http_llamacpp(server, directory, model, out))]
     else:
@@ -404,7 +467,7 @@ def main(directory, model, out, only=""):
             (servers.vllm(directory, model, work, "binary", env={"VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0"}), recorded(binary)),
             (servers.vllm(directory, model, work, "http", context=512, arguments=scale_out), lambda server: http_vllm(server, directory, model, out)),
         ]
-    if only and only != "pictures":
+    if only in ("events", "http"):
         runs = [r for r in runs if (r[0].name in ("http", "llamacpp")) == (only == "http")]
     try:
         for server, scenario in runs:

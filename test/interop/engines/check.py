@@ -11,6 +11,7 @@ import contextlib
 import http.client
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -221,6 +222,8 @@ def migration(p, engines, reference, limit=500):
         got, last = stream(p.url, "/v1/completions", body, kill)
         if not check("an engine was killed in mid-stream", len(killed) == 1, last):
             raise servers.Failed("there is nothing to recover from")
+        # The last token can end inside a character: vLLM then sends nothing of it, and Penstock U+FFFD.
+        got, want = got.rstrip("\ufffd"), want.rstrip("\ufffd")
         at = next((i for i, (a, b) in enumerate(zip(got, want)) if a != b), min(len(got), len(want)))
         check("the stream is whole", got == want, f"{len(got)} characters, want {len(want)}: after {at} {got[at - 20 : at + 40]!r}, want {want[at - 20 : at + 40]!r}")
         check("all tokens are counted", last["usage"]["completion_tokens"] == limit, last["usage"])
@@ -385,6 +388,112 @@ def pictures(binary, model, directory, work):
         if p:
             p.stop()
         for e in engines:
+            e.stop()
+    if version(engine) >= (0, 32):
+        encoded_elsewhere(binary, engine, directory, work)
+    else:
+        print("LEFT OUT: an engine which encodes for another one, which needs 0.32")
+
+
+def encoder_runs(server):
+    """Objects which an engine's encoder has computed, by its log (--enable-logging-iteration-details)."""
+    return sum(int(n) for n in re.findall(r"encoder inputs: (\d+)", server.log.read_text(errors="replace")))
+
+
+def encoded_elsewhere(binary, engine, directory, work):
+    """One engine encodes the pictures of another one's requests; both share a directory (ECExampleConnector)."""
+    store = work / "store"
+
+    def server(name, role):
+        config = {"ec_connector": "ECExampleConnector", "ec_role": role, "ec_connector_extra_config": {"shared_storage_path": str(store)}}
+        given = ("--enable-logging-iteration-details",) + (("--ec-transfer-config", json.dumps(config)) if role else ())
+        return servers.vllm(engine, work / "vision", work, name, arguments=given, env={"PYTHONPATH": str(directory)})
+
+    def stored():
+        return {f.parent.name: f.stat().st_mtime_ns for f in store.glob("*/encoder_cache.safetensors")}
+
+    def fresh():
+        """Empties the consumer's caches: what it shows next it must get from somewhere."""
+        return all(servers.call(f"{consumer.url}/{path}", b"")[0] == 200 for path in ("reset_prefix_cache", "reset_encoder_cache"))
+
+    def said(of, parts, name=None):
+        """What an engine answers itself, to pictures under a name."""
+        body = showing(parts, 24)
+        for part in body["messages"][0]["content"]:
+            if name and part["type"] == "image_url":
+                part["uuid"] = name
+        status, answer = servers.call(of.url + "/v1/chat/completions", body, timeout=120)
+        if status != 200:
+            raise servers.Failed(f"{of.name}: HTTP {status}: {answer[:300]}")
+        return json.loads(answer)["choices"][0]["message"]["content"]
+
+    producer, consumer, alone = server("producer", "ec_producer"), server("consumer", "ec_consumer"), server("alone", None)
+    p = None
+    try:
+        for e in (producer, consumer, alone):
+            e.start()
+        for e in (producer, consumer, alone):
+            e.ready(1200)
+        (work / "encoded").mkdir()
+        given = [f"vllm={consumer.url},events={consumer.events},replay={consumer.replay},ec-role=consumer", f"vllm={producer.url},ec-role=producer"]
+        p = Penstock(binary, work / "vision", work / "encoded", given, ["--canary-interval", "2s"])
+        rows = p.workers()
+        check("a worker serves and one encodes", sorted(r["role"] for r in rows.values()) == ["aggregated", "encode"], rows)
+        check("neither has warnings", not any(r["warnings"] for r in rows.values()), [r["warnings"] for r in rows.values()])
+        before, after = "What is this? ", words(4, 60)
+        compared = until(lambda: any(e.get("media_checks") for e in p.get("/health")["engines"]), 60)
+        check("the consumer's counts of media are compared first, with samples which it encodes", compared)
+        runs, known = encoder_runs(consumer), stored()
+        for i, (width, height) in enumerate(shown.SIZES):
+            parts = [before, shown.data_uri(width, height, 1000 + i), after]
+            want = said(alone, parts)
+            first = look(p, None, parts, 24)["text"]
+            was, now = known, stored()
+            check(f"encoded elsewhere, {width} x {height}: the answer is that of an engine alone", first == want, (first, want))
+            check(f"encoded elsewhere, {width} x {height}: one output more is stored", len(now) == len(was) + 1, (was, now))
+            again = look(p, None, [words(5, 20), *parts], 24)["text"]
+            check(f"encoded elsewhere, {width} x {height}: shown again it is not encoded again", stored() == now, (now, stored()))
+            check(f"encoded elsewhere, {width} x {height}: and answered right", again == said(alone, [words(5, 20), *parts]), again)
+            known = now
+        many = [x for i in range(3) for x in (shown.data_uri(56 + 28 * i, 84, 1100), after)]
+        check("three pictures at once: the answer is that of an engine alone", look(p, None, many, 24)["text"] == said(alone, many))
+        known = stored()
+        look(p, None, [words(6, 40)], 8)
+        check("a text has nothing encoded", stored() == known)
+        check("the consumer's encoder did not run", encoder_runs(consumer) == runs, (runs, encoder_runs(consumer)))
+        check("the producer's did, and that of the engine alone", encoder_runs(producer) >= len(shown.SIZES) + 3 and encoder_runs(alone) >= len(shown.SIZES) + 3)
+
+        # The consumer reads what the producer stored: with other numbers in its place it answers something else.
+        name, parts = "f" * 64, [before, shown.data_uri(112, 112, 1200), after]
+        said(producer, parts, name)
+        file = store / name / "encoder_cache.safetensors"
+        head = 8 + int.from_bytes(file.read_bytes()[:8], "little")
+        file.write_bytes(file.read_bytes()[:head] + bytes(len(file.read_bytes()) - head))
+        check("with zeros for what was stored the consumer answers otherwise", said(consumer, parts, name) != said(alone, parts))
+
+        # What is evicted from the store between two requests.
+        parts = [before, shown.data_uri(112, 112, 1300), after]
+        want = said(alone, parts)
+        look(p, None, parts, 24)
+        for gone in set(stored()) - set(known) - {name}:
+            (store / gone / "encoder_cache.safetensors").unlink()
+        check("the consumer forgets", fresh())
+        check("an evicted output: the answer is right", look(p, None, parts, 24)["text"] == want)
+
+        producer.kill()
+        check("the dead producer is noticed", until(lambda: p.workers()[2]["state"] != "ready", UNNOTICED), p.workers()[2])
+        check("the consumer forgets again", fresh())
+        runs, known = encoder_runs(consumer), stored()
+        for i, (width, height) in enumerate(shown.SIZES[:3]):
+            parts = [before, shown.data_uri(width, height, 1400 + i), after]
+            check(f"without producer, {width} x {height}: the answer is right", look(p, None, parts, 24)["text"] == said(alone, parts))
+        check("the consumer encoded itself", encoder_runs(consumer) == runs + 3 and stored() == known, (runs, encoder_runs(consumer)))
+        check("penstock ends well", p.stop() == 0)
+        p = None
+    finally:
+        if p:
+            p.stop()
+        for e in (producer, consumer, alone):
             e.stop()
 
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs Penstock in front of real engines on this machine's CPU, with random weights
-# made here: two of vLLM with KV events, two more that see pictures, SGLang in two releases
-# (two engines, two ranks, pages of single tokens, pictures), then two of llama.cpp. What Penstock
+# made here: two of vLLM with KV events, two more that see pictures and one that encodes
+# them for another, SGLang in two releases (two engines, two ranks, pages of single
+# tokens, pictures), then two of llama.cpp. What Penstock
 # predicts of their caches must be what they report, and a stream whose engine is
 # killed must come out whole.
 #
@@ -23,7 +24,7 @@ while [ $# -gt 0 ]; do
   case "$1" in
   --quick) quick=1 patience=180 limit=900 ;;
   --engines) engines="$2"; shift ;;
-  -*) sed -n '2,19s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  -*) sed -n '2,20s/^# \{0,1\}//p' "$0"; exit 2 ;;
   *) break ;;
   esac
   shift

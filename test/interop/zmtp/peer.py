@@ -21,6 +21,72 @@ def numbered(topic, n, size):
     return [topic.encode(), struct.pack(">Q", n), bytes(size)]
 
 
+def embedding_record(number, record):
+    """The events of a record as docs/format/embedding-event.md has it."""
+    magic, version, flags, rank, worker, epoch, first, _, count, length = struct.unpack_from("<BBHIQQQIII", record)
+    assert (magic, version, length, len(record)) == (0xED, 1, 48 * count, 44 + length), record.hex()
+    assert first == struct.unpack(">Q", number)[0]
+    events = []
+    for i in range(count):
+        kind, rows, size, key = struct.unpack_from("<B3xIQ32s", record, 44 + 48 * i)
+        events.append({"number": first + i, "kind": kind, "rows": rows, "bytes": size, "key": key.hex()})
+    return {"worker": worker, "rank": rank, "epoch": epoch}, events
+
+
+class EmbeddingReader:
+    """Follows the events of an embedding cache: subscribed first, then asked for what it has not got."""
+
+    def __init__(self, sub, dealer):
+        self.sub, self.dealer = sub, dealer
+        self.next, self.held, self.log, self.source, self.asked = 1, {}, [], None, 0
+
+    def apply(self, number, record):
+        """Applies a record, and says whether events are missing before it."""
+        self.source, events = embedding_record(number, record)
+        for e in events:
+            if e["kind"] == 3 and e["number"] >= self.next:
+                self.held, self.next = {}, e["number"]
+            if e["number"] > self.next:
+                return True
+            if e["number"] < self.next:
+                continue
+            self.next += 1
+            self.log.append(e)
+            if e["kind"] == 1:
+                self.held[e["key"]] = e
+            elif e["kind"] != 3:
+                del self.held[e["key"]]
+        return struct.unpack(">Q", number)[0] > self.next
+
+    def replay(self):
+        self.asked += 1
+        self.dealer.send_multipart([b"", struct.pack(">Q", self.next)])
+        while True:
+            empty, topic, number, record = self.dealer.recv_multipart()
+            assert empty == b"", empty
+            if number == b"\xff" * 8:
+                return
+            assert topic == b"embedding-events", topic
+            self.apply(number, record)
+
+    def follow(self, upto, drop):
+        """Follows until the events before a number are applied; drops the first messages with new events."""
+        if self.next == 1:
+            self.replay()
+        while self.next < upto:
+            topic, number, record = self.sub.recv_multipart()
+            assert topic == b"embedding-events", topic
+            if drop > 0 and len(record) > 44 and struct.unpack(">Q", number)[0] >= self.next:
+                drop -= 1
+            elif self.apply(number, record):
+                self.replay()
+        held = [{"key": k, "rows": e["rows"], "bytes": e["bytes"]} for k, e in self.held.items()]
+        return {"source": self.source, "held": held, "log": self.log, "asked": self.asked}
+
+
+readers = {}
+
+
 def do(c):
     op = c["op"]
     if op == "version":
@@ -82,6 +148,10 @@ def do(c):
             s.send_multipart([identity, b""] + numbered("t", n, c["size"]))
         s.send_multipart([identity, b"", b"", b"\xff" * 8, b""])
         return {"first": first, "empty": empty.hex()}
+    if op == "embeddings":
+        if c["id"] not in readers:
+            readers[c["id"]] = EmbeddingReader(s, sockets[c["dealer"]])
+        return readers[c["id"]].follow(c["upto"], c.get("drop", 0))
     if op == "close":
         s.disable_monitor()
         monitors.pop(c["id"]).close(0)

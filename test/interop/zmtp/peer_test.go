@@ -36,6 +36,7 @@ type answer struct {
 	Frames   []string
 	Quiet    bool
 	First    uint64
+	embeddings
 }
 
 // startPeer starts the Python that zmtp.sh names.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 
+	"penstock/core/encode"
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/media"
@@ -13,6 +14,7 @@ import (
 	"penstock/internal/edge/prep"
 	"penstock/internal/media/fetch"
 	"penstock/internal/media/pixel"
+	"penstock/internal/media/probe"
 )
 
 // resolveObject resolves one object. It adds to held what outlives the call.
@@ -20,6 +22,9 @@ func (m modelResolver) resolveObject(ctx context.Context, c *prep.Chat, f *famil
 	o := media.Object{Kind: p.Kind, Part: p.Part, Source: p.URL, Name: p.Name}
 	var err error
 	switch {
+	case p.Halvings > 0:
+		o.Identity, o.Source, o.Name = media.ByPixels, "", ""
+		err = m.resolveHalved(ctx, f, p, &o, held)
 	case m.options.Identity == media.ByPixels:
 		o.Identity = media.ByPixels
 		err = m.resolveByPixels(ctx, p, &o, held)
@@ -33,7 +38,7 @@ func (m modelResolver) resolveObject(ctx context.Context, c *prep.Chat, f *famil
 	if err != nil {
 		return media.Object{}, nameObjectError(p, err)
 	}
-	if p.Name != "" && c.Namespace != "" { // otherwise a client could change what others see under a name
+	if p.Name != "" && c.Namespace != "" && p.Halvings == 0 { // otherwise a client could change what others see under a name
 		o.Key, o.Identity = media.NameKey(c.Namespace, p.Name), ""
 	}
 	return o, nil
@@ -49,7 +54,7 @@ func nameObjectError(p *prep.Media, err error) error {
 	case errors.Is(err, pixel.ErrTooLarge):
 		return fault.InvalidParam(p.Param, "'%s' is larger than is taken: %v", p.Param, err)
 	case errors.Is(err, pixel.ErrMalformed), errors.Is(err, pixel.ErrUnsupported):
-		return prep.NewUnresolvedError(media.DimensionsUnknown, p.Param, "'%s' cannot be read: %v", p.Param, err)
+		return corruptError(prep.NewUnresolvedError(media.DimensionsUnknown, p.Param, "'%s' cannot be read: %v", p.Param, err))
 	case !errors.As(err, &refused): // the deadline of the request, or its client disconnected
 		return err
 	}
@@ -60,10 +65,20 @@ func nameObjectError(p *prep.Media, err error) error {
 		named.Code = fault.Invalid // what a client may let others fetch, and how much, is decided here
 		return &named
 	}
+	kind := encode.NotFailed
 	if !refused.Code.Class().Retryable { // a server without room for the file may have room later
-		named.Code = fault.Invalid
+		named.Code, kind = fault.Invalid, encode.Unreachable
 	}
-	return &prep.UnresolvedError{Reason: media.DimensionsUnknown, Err: &named}
+	if _, malformed := errors.AsType[*probe.Error](err); malformed {
+		kind = encode.Corrupt
+	}
+	return &prep.UnresolvedError{Reason: media.DimensionsUnknown, Kind: kind, Err: &named}
+}
+
+// corruptError says that the object itself is the reason of an error.
+func corruptError(u *prep.UnresolvedError) *prep.UnresolvedError {
+	u.Kind = encode.Corrupt
+	return u
 }
 
 func isDataURI(url string) bool { return len(url) >= 5 && strings.EqualFold(url[:5], "data:") }
@@ -108,7 +123,7 @@ func (m modelResolver) readWholeFile(ctx context.Context, url string) (FileInfo,
 func setObjectSize(f *family.Family, p *prep.Media, found FileInfo, o *media.Object) error {
 	switch {
 	case found.Kind != o.Kind:
-		return prep.NewUnresolvedError(media.DimensionsUnknown, p.Param, "'%s' shows media of kind %v and not %v", p.Param, found.Kind, o.Kind)
+		return corruptError(prep.NewUnresolvedError(media.DimensionsUnknown, p.Param, "'%s' shows media of kind %v and not %v", p.Param, found.Kind, o.Kind))
 	case !found.Oriented && f.NeedsOrientation():
 		return prep.NewUnresolvedError(media.OrientationUnknown, p.Param, "'%s' does not tell where its size is which way up it is: send it in another format", p.Param)
 	}
@@ -235,14 +250,8 @@ func (m modelResolver) decodeAndShare(ctx context.Context, file []byte, o *media
 		return nil
 	}
 	sends := m.options.Transfer == TransferNetwork
-	if m.lender != nil && (!sends || len(t.Data) > sentWithRequest) {
-		place, back, err := m.lender.Lend(t.Data)
-		if err == nil {
-			held.addRelease(back)
-			held.addRelease(free)
-			o.Tensor = media.Tensor{Shape: t.Shape, Place: place}
-			return nil
-		}
+	if (!sends || len(t.Data) > SentWithRequest) && m.lendTensor(&t, free, o, held) {
+		return nil
 	}
 	if sends {
 		held.addRelease(free)
@@ -253,8 +262,24 @@ func (m modelResolver) decodeAndShare(ctx context.Context, file []byte, o *media
 	return nil
 }
 
-// sentWithRequest is the size, in bytes, up to which a tensor is sent with its request: fetching it costs more.
-const sentWithRequest = 64 << 10
+// lendTensor lends the tensor of an object, and reports whether it could. free frees its memory in the end.
+func (m modelResolver) lendTensor(t *media.Tensor, free func(), o *media.Object, held *releaseList) bool {
+	if m.lender == nil {
+		return false
+	}
+	place, back, err := m.lender.Lend(t.Data)
+	if err != nil {
+		return false
+	}
+	held.addRelease(back)
+	held.addRelease(free)
+	o.Tensor = media.Tensor{Shape: t.Shape, Place: place}
+	return true
+}
+
+// SentWithRequest is the size, in bytes, up to which a tensor, or the features of an engine's processor, are sent with
+// each attempt of a request: fetching them costs more.
+const SentWithRequest = 64 << 10
 
 // decodeTensor decodes a file into a tensor and sets the object's size. The memory of the tensor stays
 // reserved until release is called.

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"penstock/core/encode"
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/media"
@@ -185,7 +186,9 @@ func (m modelResolver) Resolve(ctx context.Context, c *prep.Chat, f *family.Fami
 		return nil, nil, err
 	case errors.Is(err, context.DeadlineExceeded): // this deadline or the caller's
 		part := c.Media[slices.IndexFunc(objects, func(o media.Object) bool { return o.Kind == 0 })].Param // the first unresolved one
-		return nil, nil, prep.NewUnresolvedError(media.DimensionsUnknown, part, "'%s' could not be looked at within the time that there is for all media of a request, at most %v: send a smaller file, or a data: URI", part, m.cfg.Timeout)
+		late := prep.NewUnresolvedError(media.DimensionsUnknown, part, "'%s' could not be looked at within the time that there is for all media of a request, at most %v: send a smaller file, or a data: URI", part, m.cfg.Timeout)
+		late.Kind = encode.DeadlinePassed
+		return nil, nil, late
 	}
 	return nil, nil, err
 }

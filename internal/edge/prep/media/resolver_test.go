@@ -20,6 +20,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"penstock/core/encode"
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/media"
@@ -436,20 +437,21 @@ func TestNothingByHalves(t *testing.T) {
 		kind      media.Kind
 		identity  media.Identity
 		reason    media.Reason
+		failure   encode.FailureKind
 		says      string
 	}{
-		{"an address that is refused", "http://refused/", media.Image, media.ByURL, refused, "none that may be fetched"},
-		{"an address that is refused", "http://refused/", media.Image, media.ByPixels, refused, "none that may be fetched"},
-		{"a file that is not there", "http://missing/", media.Image, media.ByURL, media.DimensionsUnknown, "404"},
-		{"no image", "http://a/junk", media.Image, media.ByURL, media.DimensionsUnknown, "known format"},
-		{"no image", data("image/png", []byte("hello")), media.Image, media.ByBytes, media.DimensionsUnknown, "known format"},
-		{"a broken data: URI", "data:image/png;base64,%%%", media.Image, media.ByURL, refused, "data: URI"},
-		{"a large data: URI", data("image/png", make([]byte, 8000)), media.Image, media.ByURL, refused, "a file may have 4096"},
-		{"a bomb", "http://a/bomb", media.Image, media.ByPixels, refused, "pixels"},
-		{"a bomb in a data: URI", data("image/png", bomb(60000, 60000)), media.Image, media.ByPixels, refused, "pixels"},
-		{"a cut off image", data("image/png", bomb(100, 100)), media.Image, media.ByPixels, media.DimensionsUnknown, "cannot be read"},
-		{"a video of no known kind", data("video/mp4", []byte("\x00\x00\x00\x18ftypmp42")), media.Video, media.ByURL, media.DimensionsUnknown, "cannot be read"},
-		{"an image as a sound", data("image/png", good), media.Audio, media.ByURL, media.DimensionsUnknown, "kind image and not audio"},
+		{"an address that is refused", "http://refused/", media.Image, media.ByURL, refused, encode.NotFailed, "none that may be fetched"},
+		{"an address that is refused", "http://refused/", media.Image, media.ByPixels, refused, encode.NotFailed, "none that may be fetched"},
+		{"a file that is not there", "http://missing/", media.Image, media.ByURL, media.DimensionsUnknown, encode.Unreachable, "404"},
+		{"no image", "http://a/junk", media.Image, media.ByURL, media.DimensionsUnknown, encode.Corrupt, "known format"},
+		{"no image", data("image/png", []byte("hello")), media.Image, media.ByBytes, media.DimensionsUnknown, encode.Corrupt, "known format"},
+		{"a broken data: URI", "data:image/png;base64,%%%", media.Image, media.ByURL, refused, encode.NotFailed, "data: URI"},
+		{"a large data: URI", data("image/png", make([]byte, 8000)), media.Image, media.ByURL, refused, encode.NotFailed, "a file may have 4096"},
+		{"a bomb", "http://a/bomb", media.Image, media.ByPixels, refused, encode.NotFailed, "pixels"},
+		{"a bomb in a data: URI", data("image/png", bomb(60000, 60000)), media.Image, media.ByPixels, refused, encode.NotFailed, "pixels"},
+		{"a cut off image", data("image/png", bomb(100, 100)), media.Image, media.ByPixels, media.DimensionsUnknown, encode.Corrupt, "cannot be read"},
+		{"a video of no known kind", data("video/mp4", []byte("\x00\x00\x00\x18ftypmp42")), media.Video, media.ByURL, media.DimensionsUnknown, encode.Corrupt, "cannot be read"},
+		{"an image as a sound", data("image/png", good), media.Audio, media.ByURL, media.DimensionsUnknown, encode.Corrupt, "kind image and not audio"},
 	} {
 		lender := &desk{}
 		r, err := New(Config{Limits: limits}, src, lender)
@@ -466,8 +468,8 @@ func TestNothingByHalves(t *testing.T) {
 			t.Errorf("%s by %s: %v, want a refusal that says %q", c.what, c.identity, err, c.says)
 			continue
 		}
-		if got := errors.As(err, &u); got != (c.reason != refused) || got && u.Reason != c.reason {
-			t.Errorf("%s by %s: %v, want the reason %q", c.what, c.identity, err, c.reason)
+		if got := errors.As(err, &u); got != (c.reason != refused) || got && (u.Reason != c.reason || u.Kind != c.failure) {
+			t.Errorf("%s by %s: %v, want the reason %q and the failure %v", c.what, c.identity, err, c.reason, c.failure)
 		}
 		if len(lender.mu.lent) != 0 || src.mu.out != 0 || r.memory.Used() != 0 {
 			t.Errorf("%s: something is held", c.what)
@@ -662,7 +664,7 @@ func TestHeaders(t *testing.T) {
 	if fault.CodeOf(err) != fault.Invalid {
 		t.Errorf("%v", err)
 	}
-	if _, err = (fetcherSource{}).ReadHeader(bomb(1<<16, 1<<16)); fault.CodeOf(err) != fault.TooLarge || errors.As(err, &bad) {
+	if _, err = (fetcherSource{}).ReadHeader(bomb(1<<16, 1<<16)); fault.CodeOf(err) != fault.TooLarge || !errors.As(err, &bad) {
 		t.Errorf("%v", err)
 	}
 }

@@ -99,7 +99,7 @@ func (s fetcherSource) ReadHeader(file []byte) (FileInfo, error) {
 		if bad.Format != 0 {
 			as = " as " + bad.Format.String()
 		}
-		return FileInfo{}, fault.New(code, "the file cannot be taken%s: %s", as, bad.Reason)
+		return FileInfo{}, &fault.Error{Code: code, Message: "the file cannot be taken" + as + ": " + bad.Reason, Err: bad}
 	}
 	return newFileInfo(info), err
 }

@@ -73,6 +73,42 @@ func TestLimitSavesWork(t *testing.T) {
 	}
 }
 
+// TestLimitSavesWorkOnSpecials: nor is more encoded of many special tokens, or of many segments if each is encoded by itself.
+func TestLimitSavesWorkOnSpecials(t *testing.T) {
+	const limit, many = 100, 1 << 14
+	specials := strings.Repeat("<|eot_id|>", many)
+	var segments []prep.Segment
+	for range many {
+		segments = append(segments, prep.Segment{Text: "<|end|>", Special: true}, prep.Segment{Text: "a<|end|>"})
+	}
+	// Its special tokens are matched in normalized text.
+	matchesLater, err := Parse(changed(t, func(o object) {
+		for _, a := range o["added_tokens"].([]any) {
+			a.(object)["normalized"] = true
+		}
+	}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, id := range matchesLater.EncodeSegments(nil, segments, 0) {
+		if matchesLater.IsSpecial(id) {
+			found++
+		}
+	}
+	if found != many {
+		t.Errorf("%d special tokens are found, want those of %d special segments", found, many)
+	}
+	for name, ids := range map[string][]kv.Token{
+		"special tokens": fixtureTokenizer(t, "llama3").Encode(nil, specials, prep.EncodeOptions{ParseSpecial: true, Limit: limit}),
+		"segments":       matchesLater.EncodeSegments(nil, segments, limit),
+	} {
+		if len(ids) <= limit || len(ids) > limit+chunkSize {
+			t.Errorf("%s: %d tokens are encoded, want little more than %d", name, len(ids), limit)
+		}
+	}
+}
+
 // TestMaxShrinkNFC computes how many bytes of text form C can have one byte for: each code point of a decomposition
 // may have been any code point which decomposes to it.
 func TestMaxShrinkNFC(t *testing.T) {

@@ -3,7 +3,6 @@ package model
 import (
 	"context"
 	"fmt"
-	"runtime"
 )
 
 // Audio is the shape of a sound encoder: frames of Frame samples become rows of width Dim. The encoder
@@ -66,6 +65,11 @@ func (m *Model) loadAudio(l *weightLoader) *audioEncoder {
 // EncodeAudio computes the rows that replace a sound's placeholders in a prompt: [Audio.Rows, HiddenSize].
 // They depend only on the samples. It may be called concurrently.
 func (m *Model) EncodeAudio(ctx context.Context, samples []float32) ([]float32, error) {
+	return m.EncodeAudioBeside(ctx, samples, nil)
+}
+
+// EncodeAudioBeside is to EncodeAudio what EncodeImageBeside is to EncodeImage.
+func (m *Model) EncodeAudioBeside(ctx context.Context, samples []float32, yields func() bool) ([]float32, error) {
 	a := &m.cfg.Audio
 	if m.audio == nil || len(samples) == 0 {
 		return nil, fmt.Errorf("model hear: %d samples, and width %d of the encoder", len(samples), a.Dim)
@@ -77,7 +81,7 @@ func (m *Model) EncodeAudio(ctx context.Context, samples []float32) ([]float32, 
 	n := rows * framesOfRow
 	frames := make([]float32, n*a.Frame)
 	copy(frames, samples)
-	e := &encodeState{model: m, pool: newWorkerPool(runtime.GOMAXPROCS(0)), n: n}
+	e := &encodeState{model: m, pool: newYieldingPool(yields), n: n}
 	x := make([]float32, n*a.Dim)
 	e.multiplyRows(m.audio.frames, frames, x, n)
 	means := make([]float32, rows*a.Dim)

@@ -13,7 +13,19 @@ import (
 // by squares of Merge × Merge patches, row by row. The rows depend only on patches and grid. It may be called
 // concurrently, and ends early, with ctx's error, when ctx does.
 func (m *Model) EncodeImage(ctx context.Context, patches []float32, grid [3]int) ([]float32, error) {
-	return m.encodeImage(ctx, patches, grid, newWorkerPool(runtime.GOMAXPROCS(0)))
+	return m.EncodeImageBeside(ctx, patches, grid, nil)
+}
+
+// EncodeImageBeside is EncodeImage, which uses all processors, except that it uses one and gives way between two parts of
+// its work while yields returns true. A nil yields never does.
+func (m *Model) EncodeImageBeside(ctx context.Context, patches []float32, grid [3]int, yields func() bool) ([]float32, error) {
+	return m.encodeImage(ctx, patches, grid, newYieldingPool(yields))
+}
+
+func newYieldingPool(yields func() bool) *workerPool {
+	c := newWorkerPool(runtime.GOMAXPROCS(0))
+	c.yields = yields
+	return c
 }
 
 func (m *Model) encodeImage(ctx context.Context, patches []float32, grid [3]int, c *workerPool) ([]float32, error) {

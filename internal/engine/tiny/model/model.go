@@ -24,17 +24,18 @@ import (
 // Model is a decoder with its weights. It is immutable and may be used by any
 // number of caches at once.
 type Model struct {
-	cfg           Config
-	kernel        kernel
-	freqs         []float32 // of the rotary positions, [HeadDim/2]
-	layers        []layer
-	norm          []float32
-	head          *matrix
-	embed         []float32      // [VocabSize, HiddenSize]; nil when the head is tied
-	vision        *visionEncoder // nil if the model accepts no pictures
-	audio         *audioEncoder  // nil if the model accepts no sounds
-	numerics      string
-	encoderDigest string
+	cfg      Config
+	kernel   kernel
+	freqs    []float32 // of the rotary positions, [HeadDim/2]
+	layers   []layer
+	norm     []float32
+	head     *matrix
+	embed    []float32      // [VocabSize, HiddenSize]; nil when the head is tied
+	vision   *visionEncoder // nil if the model accepts no pictures
+	audio    *audioEncoder  // nil if the model accepts no sounds
+	numerics string
+	// encoderNumerics is "" without encoders.
+	encoderNumerics string
 }
 
 // layer holds the weights of one layer. The query, key and value projections
@@ -77,9 +78,10 @@ func newModel(ctx context.Context, cfg Config, w Tensors, k kernel) (*Model, err
 	if l.err != nil {
 		return nil, l.err
 	}
-	m.numerics = m.describeNumerics(l.weightDigest())
+	rows := m.probeEncoders()
+	m.numerics = m.describeNumerics(l.weightDigest(), rows)
 	if m.vision != nil || m.audio != nil {
-		m.encoderDigest = fmt.Sprintf("%016x", l.encoderSum.hash.Sum64())
+		m.encoderNumerics = m.describeEncoders(l.encoderSum, rows)
 	}
 	return m, nil
 }
@@ -135,8 +137,9 @@ func (m *Model) Config() Config { return m.cfg }
 // continue each other's streams exactly.
 func (m *Model) Numerics() string { return m.numerics }
 
-// EncoderDigest is a digest of the weights of the media encoders, "" if there are none.
-func (m *Model) EncoderDigest() string { return m.encoderDigest }
+// EncoderNumerics names everything that the bits of the media encoders' rows depend on, as Numerics does for logits;
+// "" if there are none. The weights of the decoder are not part of it.
+func (m *Model) EncoderNumerics() string { return m.encoderNumerics }
 
 // checkNames finds weights that the model would ignore.
 func checkNames(c *Config, names []string) error {

@@ -41,12 +41,23 @@ func (d *digester) addFloats(data []float32) {
 // probeTokens is the length of the prompt whose logits enter the digest.
 const probeTokens = 8
 
-// describeNumerics returns the value of Numerics. The probe detects what names cannot: another compiler or
+// describeNumerics returns the value of Numerics. rows are the result of probeEncoders. A probe detects what names cannot: another compiler or
 // math library, or instructions that only some processors have.
-func (m *Model) describeNumerics(d *digester) string {
-	fmt.Fprintf(d.hash, "%+v\n", m.cfg)
-	d.addFloats(m.probeLogits())
-	d.addFloats(m.probeEncoders())
+func (m *Model) describeNumerics(weights *digester, rows []float32) string {
+	fmt.Fprintf(weights.hash, "%+v\n", m.cfg)
+	weights.addFloats(m.probeLogits())
+	weights.addFloats(rows)
+	return m.nameNumerics(weights)
+}
+
+// describeEncoders returns the value of EncoderNumerics. rows are the result of probeEncoders.
+func (m *Model) describeEncoders(weights *digester, rows []float32) string {
+	fmt.Fprintf(weights.hash, "%+v %+v %d\n", m.cfg.Vision, m.cfg.Audio, m.cfg.HiddenSize)
+	weights.addFloats(rows)
+	return m.nameNumerics(weights)
+}
+
+func (m *Model) nameNumerics(d *digester) string {
 	sum := d.hash.Sum128()
 	return fmt.Sprintf("tiny1-%s-%s-%016x%016x", m.kernel.kernelName(), runtime.GOARCH, sum.Hi, sum.Lo)
 }

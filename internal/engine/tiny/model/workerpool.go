@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -13,7 +14,10 @@ import (
 type workerPool struct {
 	helpers []func() // bodies of the goroutines other than the caller
 	worth   int      // the least work that justifies waking one of them
-	wait    sync.WaitGroup
+	// yields, if not nil, says that others need the processors now: the caller then gives way between two tasks, and the
+	// helpers leave it the rest.
+	yields func() bool
+	wait   sync.WaitGroup
 
 	// The step in progress. job and tasks are set before the helpers start.
 	job   func(task, worker int)
@@ -50,6 +54,9 @@ func (c *workerPool) runTasks(tasks, work int, job func(task, worker int)) {
 	c.job, c.tasks = job, int64(tasks)
 	c.next.Store(0)
 	helpers := min(len(c.helpers), tasks-1, work/c.worth)
+	if c.yields != nil && c.yields() {
+		helpers = 0
+	}
 	for i := range helpers {
 		c.wait.Add(1)
 		go c.helpers[i]()
@@ -68,6 +75,12 @@ func (c *workerPool) runWorker(worker int) {
 		}
 	}()
 	for {
+		if c.yields != nil && c.yields() {
+			if worker != 0 {
+				return
+			}
+			runtime.Gosched()
+		}
 		task := c.next.Add(1) - 1
 		if task >= c.tasks {
 			return

@@ -200,7 +200,11 @@ func (s *setup) startWriting(t *testing.T, in xfer.Incoming, n int) (*xfer.Trans
 	if err := w.Write(bytes.Repeat([]byte{1}, n)); err != nil {
 		t.Fatal(err)
 	}
-	<-arrived
+	select {
+	case <-arrived:
+	case <-s.ctx.Done():
+		t.Fatalf("%d bytes did not arrive", n)
+	}
 	return tr, w
 }
 
@@ -256,6 +260,7 @@ func testAbortBefore(t *testing.T, s *setup) {
 // A writer which is silent for its lease, and goes on then.
 func testLease(t *testing.T, s *setup) {
 	dst := make([]byte, 12*xfer.ChunkSize)
+	s.moveBytes(t, [][]byte{s.randomBytes(len(dst))}, [][]byte{dst}, nil) // connecting does not use up the lease
 	tr, w := s.startWriting(t, xfer.Incoming{Into: [][]byte{dst}, Lease: 300 * time.Millisecond}, 2*xfer.ChunkSize)
 	_, err := tr.Wait(s.ctx)
 	wantOutcome(t, err, xfer.Expired)

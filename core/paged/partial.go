@@ -1,0 +1,215 @@
+package paged
+
+import (
+	"math"
+	"slices"
+
+	"penstock/core/fault"
+)
+
+// TokenRange is the tokens of a sequence from Start up to, not including, End.
+type TokenRange struct{ Start, End int }
+
+// RangeID names an unfinished range of a sequence by its index in [Sequence.Unfinished].
+type RangeID struct {
+	Seq   SeqID
+	Index int
+}
+
+// noLimit is the limit of a sequence which needs no unfinished range.
+const noLimit = math.MaxInt
+
+// validateRanges returns why the unfinished ranges of a sequence cannot be, or nil.
+func validateRanges(seq *Sequence) error {
+	for i, r := range seq.Unfinished {
+		if r.Start < 0 || r.Start >= r.End || r.End > seq.Prompt {
+			return fault.New(fault.Invalid, "unfinished range %d is of the tokens from %d to %d, of a prompt of %d", i, r.Start, r.End, seq.Prompt)
+		}
+	}
+	return nil
+}
+
+// FinishRange says that the tokens of a range can be computed from now on, and reports whether there is such
+// an unfinished range. It may be called at any time, also between Step and Commit.
+func (s *Scheduler) FinishRange(r RangeID) bool {
+	q := s.byID[r.Seq]
+	if q == nil || !q.partial.isUnfinished(r.Index) {
+		return false
+	}
+	s.countPartial(q, -1)
+	q.partial.unfinished[r.Index] = TokenRange{}
+	q.limit, q.partial.lacked = s.limitOf(q, q.readyTokens()), 0
+	s.countPartial(q, 1)
+	if q.queue == inWaiting {
+		s.gate.closed = false // it may fit if encoding sequences give up their blocks
+	}
+	return true
+}
+
+// isUnfinished reports whether there is such an unfinished range.
+func (p *partialState) isUnfinished(index int) bool {
+	return p != nil && index >= 0 && index < len(p.unfinished) && p.unfinished[index] != TokenRange{}
+}
+
+// reopenRanges makes the ranges of the first computed tokens unfinished again, if the sequence reopens them.
+func (p *partialState) reopenRanges(computed int) {
+	if p == nil {
+		return
+	}
+	for i, r := range p.all {
+		if r.End <= computed {
+			p.unfinished[i] = r
+		}
+	}
+}
+
+// limitOf returns how many of q's tokens can be computed if the first ready ones need no computation: those
+// before the first unfinished range which ends after them; noLimit if there is none.
+func (s *Scheduler) limitOf(q *seqState, ready int) int {
+	limit := noLimit
+	if q.partial == nil {
+		return limit
+	}
+	for _, r := range q.partial.unfinished {
+		if r.End > ready {
+			limit = min(limit, r.Start)
+		}
+	}
+	if limit != noLimit && s.cfg.Chunking == Off {
+		return 0
+	}
+	return limit
+}
+
+// isEncoding reports whether q needs an unfinished range.
+func (q *seqState) isEncoding() bool { return q.limit != noLimit }
+
+// partialCounts are figures of sequences which were added with unfinished ranges.
+type partialCounts struct {
+	encoding  [queueCount]int // encoding sequences, by queue
+	resumable int             // paused sequences which can compute something
+	reserved  int             // blocks of paused sequences for tokens which are not computed
+}
+
+// countPartial adds n times q to the counts. Callers subtract it before they change what is counted of it.
+func (s *Scheduler) countPartial(q *seqState, n int) {
+	if q.partial == nil {
+		return
+	}
+	if q.isEncoding() {
+		s.partial.encoding[q.queue] += n
+	}
+	if q.queue == inPaused {
+		s.partial.reserved += n * (len(q.blocks) - s.cfg.blocksFor(q.readyTokens()))
+		if q.pendingTokens() > 0 {
+			s.partial.resumable += n
+		}
+	}
+}
+
+// moveSequence moves q from its queue to another.
+func (s *Scheduler) moveSequence(q *seqState, to queueName) {
+	s.leaveQueue(q)
+	s.enterQueue(q, to)
+}
+
+// resumeSequences returns paused sequences which can compute something to the batch, oldest first, as long as
+// there are places, and reports whether there were any.
+func (s *Scheduler) resumeSequences() (resumed bool) {
+	for q := s.paused.head; s.partial.resumable > 0 && s.hasPlace(); {
+		next := q.next
+		if q.pendingTokens() > 0 {
+			s.moveSequence(q, inRunning)
+			resumed = true
+		}
+		q = next
+	}
+	return resumed
+}
+
+// holdsEncoding reports whether encoding sequences hold blocks.
+func (s *Scheduler) holdsEncoding() bool {
+	return s.partial.encoding[inRunning]+s.partial.encoding[inPaused] > 0
+}
+
+// newestHolder returns the sequence which gives up its blocks first: the newest encoding one which holds any, or, if
+// there is none, the newest of all.
+func (s *Scheduler) newestHolder() *seqState {
+	encoding := s.holdsEncoding()
+	var newest *seqState
+	for _, l := range [...]*sequenceQueue{&s.running, &s.paused} {
+		q := l.tail
+		for q != nil && encoding && !q.isEncoding() {
+			q = q.prev
+		}
+		if q != nil && (newest == nil || q.arrival > newest.arrival) {
+			newest = q
+		}
+	}
+	return newest
+}
+
+// reclaimFor preempts encoding sequences until q, which is not encoding and waits, fits with its hits, and reports
+// whether it does. It preempts none if all of them together are too few.
+func (s *Scheduler) reclaimFor(q *seqState, hits []int32, out *Step) bool {
+	if !s.holdsEncoding() || s.missingBlocks(q, hits) > s.reclaimableBlocks(hits) {
+		return false
+	}
+	for s.missingBlocks(q, hits) > 0 {
+		s.preemptSequence(s.newestHolder(), out)
+	}
+	return true
+}
+
+// reclaimableBlocks returns how many blocks, except these hits, only encoding sequences hold.
+func (s *Scheduler) reclaimableBlocks(hits []int32) (n int) {
+	clear(s.shares)
+	for _, l := range [...]*sequenceQueue{&s.running, &s.paused} {
+		for q := l.head; q != nil; q = q.next {
+			if !q.isEncoding() {
+				continue
+			}
+			for i, b := range q.blocks {
+				refs := s.pool.blocks[b].refs
+				switch {
+				case i < len(hits) && hits[i] == b:
+				case refs == 1:
+					n++
+				default:
+					if s.shares == nil {
+						s.shares = map[int32]int32{}
+					}
+					if s.shares[b]++; s.shares[b] == refs {
+						n++
+					}
+				}
+			}
+		}
+	}
+	return n
+}
+
+// isKnownShort reports whether q, which waits, was passed over and cannot fit now: it still needs the range, it has
+// no more hits than then, and there are fewer blocks than it needs beside them.
+func (s *Scheduler) isKnownShort(q *seqState) bool {
+	if s.cfg.Remote != nil || q.partial.lacked == 0 {
+		return false // remote memory may have what it needed
+	}
+	_, registered := s.pool.index[q.partial.missed]
+	return !registered && q.partial.lacked+s.reserve() > s.pool.availableBlocks()
+}
+
+// isPreempted reports whether a step has preempted q already.
+func (o *Step) isPreempted(q *seqState) bool {
+	return len(o.Preempted) > 0 && slices.Contains(o.Preempted, q.id)
+}
+
+// cancelReservation forgets the admission of q in the same step, and reports whether there was one.
+func (o *Step) cancelReservation(q *seqState) bool {
+	i := slices.IndexFunc(o.Reserved, func(r Reservation) bool { return r.ID == q.id })
+	if i < 0 {
+		return false
+	}
+	o.Reserved = slices.Delete(o.Reserved, i, i+1)
+	return true
+}

@@ -1,0 +1,77 @@
+package sim
+
+import (
+	"sync"
+	"time"
+
+	"penstock/core/embcache"
+	"penstock/core/kv"
+)
+
+// RowBytes is the size of a token's row of an embedding in bytes: 4,096 elements of 2 bytes, as models of the size
+// of the default KV have.
+const RowBytes = 4096 * 2
+
+// RowMemory is the embedding cache of a simulated worker: entries have a size and no bytes. An engine copies rows
+// when it finds them, so no entry is in use longer than a look-up. It is safe for concurrent use.
+type RowMemory struct {
+	mu struct {
+		sync.Mutex
+		cache   *embcache.RowCache
+		changes []embcache.Change // scratch
+	}
+}
+
+// NewRowMemory returns an empty cache of capacity bytes; one of 0 bytes keeps nothing.
+func NewRowMemory(capacity int) *RowMemory {
+	m := &RowMemory{}
+	m.mu.cache = embcache.New(capacity)
+	return m
+}
+
+// rowTime is the time of all entries: they do not end.
+const rowTime kv.Mono = 1
+
+// LookupRows reports whether there are rows for a key, and counts a hit or a miss. A key without a digest names
+// nothing: it is a miss which is not counted.
+func (m *RowMemory) LookupRows(key *embcache.RowKey) bool {
+	if key.Digest == (kv.Digest{}) {
+		return false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e, ok := m.mu.cache.Get(key, rowTime)
+	if ok {
+		m.mu.cache.Release(e.Ref)
+	}
+	return ok
+}
+
+// KeepRows keeps the rows of an object of so many tokens, if they have room.
+func (m *RowMemory) KeepRows(key *embcache.RowKey, tokens int) {
+	if key.Digest == (kv.Digest{}) {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	item := embcache.Item{Key: *key, Bytes: tokens * RowBytes, Shape: embcache.Shape{Layers: 1, Rows: tokens, Width: RowBytes / 2}}
+	e, refused, changes := m.mu.cache.Reserve(&item, rowTime, m.mu.changes[:0])
+	if refused == embcache.NotRefused {
+		changes = m.mu.cache.Commit(e.Ref, changes)
+		m.mu.cache.Release(e.Ref)
+	}
+	m.mu.changes = changes
+}
+
+// Stats returns the figures of the cache.
+func (m *RowMemory) Stats() embcache.Stats {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.mu.cache.Stats()
+}
+
+// RowTransferDuration returns how long the rows of an object take from an encode worker to another worker: as long as
+// K and V of as many bytes.
+func (t *Timing) RowTransferDuration(tokens int) time.Duration {
+	return t.transferDuration(float64(RowBytes) * float64(tokens))
+}

@@ -1,0 +1,373 @@
+package tiny
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"penstock/core/encode"
+	"penstock/core/fault"
+	"penstock/core/media"
+	"penstock/internal/obs"
+)
+
+// encodeRun is a run of a batch. It looks for the rows of each object elsewhere, computes those which are nowhere
+// together, and waits for those which another run computes.
+type encodeRun struct {
+	pool  *encodePool
+	id    encode.RunID
+	items []*runItem
+}
+
+// runItem is an object in a run.
+type runItem struct {
+	*encodeObject
+	item encode.Item
+	ctx  context.Context // the request's
+	span obs.Span
+
+	run   *rowRun         // which it leads, or waits for; nil if nothing identifies the object
+	life  context.Context // in which its rows are made: the run's if it leads it
+	leads bool
+	stay  func() bool // prevents that it leaves the run which it leads; false if it has left
+
+	in   *objectContent // which must be encoded
+	done bool
+	rows storedRows
+	kind encode.FailureKind
+	fail error
+}
+
+// startRunLocked starts a run.
+func (p *encodePool) startRunLocked(a *encode.Action) {
+	r := &encodeRun{pool: p, id: a.Run}
+	for _, item := range a.Items {
+		q := p.mu.requests[item.Request]
+		i := &runItem{encodeObject: q.objects[item.Index], item: item, ctx: q.ctx}
+		_, i.span = p.cfg.Tracer.Start(q.ctx, "encode "+i.object.Kind.String())
+		i.span.SetInt("penstock.media_index", int64(i.index))
+		i.span.SetInt("penstock.media_tokens", int64(i.tokens))
+		i.span.SetInt("penstock.encode_batch", int64(len(a.Items)))
+		i.span.SetInt("penstock.encode_attempt", int64(item.Attempt))
+		r.items = append(r.items, i)
+	}
+	p.mu.busy++
+	go r.run()
+}
+
+// run ends by a report to the machine.
+func (r *encodeRun) run() {
+	for pending := r.items; len(pending) > 0; {
+		r.findRows(pending)
+		if err := r.encodeBatch(pending); err != nil {
+			r.failRun(err)
+			return
+		}
+		var again []*runItem
+		for _, i := range pending {
+			if !i.done && !i.awaitRun() {
+				again = append(again, i)
+			}
+		}
+		pending = again
+	}
+	r.finishRun()
+}
+
+// findRows looks for the rows of each object elsewhere, or else for its content.
+func (r *encodeRun) findRows(items []*runItem) {
+	if len(items) == 1 {
+		items[0].findRows(r.pool)
+		return
+	}
+	var finding sync.WaitGroup
+	for _, i := range items {
+		finding.Go(func() { i.findRows(r.pool) })
+	}
+	finding.Wait()
+}
+
+// findRows joins a run which makes the rows already, or leads one.
+func (i *runItem) findRows(p *encodePool) {
+	i.life = i.ctx
+	if identifies(&i.key) {
+		i.run, i.life, i.leads = p.of.runs.join(i.ctx, runKey{i.key, i.pads}, true)
+		if !i.leads {
+			return
+		}
+		run := i.run
+		i.stay = context.AfterFunc(i.ctx, func() { run.leave() })
+	}
+	var in *objectContent
+	err := guardPanic(func() (err error) {
+		in, err = i.findContent(p)
+		return err
+	})
+	switch {
+	case err != nil:
+		i.failItem(err)
+	default:
+		i.in = in // nil if it is done
+	}
+}
+
+// findContent returns the content which must be encoded; nil if the rows are found.
+func (i *runItem) findContent(p *encodePool) (*objectContent, error) {
+	s := p.of
+	if rows, err := s.findBelow(i.life, &i.rowRequest, &i.key); err != errNotCached {
+		if err == nil {
+			i.succeed(rows)
+		}
+		return nil, err
+	}
+	if s.asksOthers(&i.rowRequest) {
+		if err := acquireSem(i.life, p.asking); err != nil {
+			return nil, err
+		}
+		rows, err := s.fetchRows(i.life, &i.rowRequest, &i.key)
+		releaseSem(p.asking)
+		if err == nil {
+			i.succeed(rows)
+			return nil, nil
+		}
+		if i.life.Err() != nil {
+			return nil, i.life.Err()
+		}
+	}
+	if i.content != nil {
+		return i.content, nil
+	}
+	return i.from.findContent(i.life, i.object)
+}
+
+// succeed ends the item with rows, which it gives to all which wait for them too.
+func (i *runItem) succeed(rows storedRows) {
+	i.done = true
+	if i.run == nil {
+		i.rows = rows
+		return
+	}
+	i.run.finish(rows, nil)
+	if i.stay() {
+		i.rows = i.run.share()
+	}
+}
+
+// failItem ends the item for good.
+func (i *runItem) failItem(err error) {
+	i.done, i.kind, i.fail = true, failureKindOf(err), err
+	i.endRun(err)
+}
+
+// endRun leaves the run of the item, which fails if the item leads it.
+func (i *runItem) endRun(err error) {
+	switch {
+	case i.run == nil:
+	case !i.leads:
+		i.run.leave()
+	default:
+		i.run.finish(storedRows{}, err)
+		if i.stay() {
+			i.run.leave()
+		}
+	}
+	i.run = nil
+}
+
+// awaitRun waits for the run of another item, and reports whether the item is done: it is not if that run has failed.
+func (i *runItem) awaitRun() bool {
+	run := i.run
+	select {
+	case <-run.done:
+	case <-i.ctx.Done():
+		i.failItem(i.ctx.Err())
+		return true
+	}
+	if run.err == nil {
+		i.done, i.rows = true, run.share()
+		return true
+	}
+	i.endRun(nil)
+	return false
+}
+
+// encodeBatch encodes what has content. An error is one of several objects together: it is unknown of which one.
+func (r *encodeRun) encodeBatch(items []*runItem) error {
+	var batch []*runItem
+	for _, i := range items {
+		if i.in != nil {
+			batch = append(batch, i)
+		}
+	}
+	if len(batch) == 0 {
+		return nil
+	}
+	defer func() {
+		for _, i := range batch {
+			i.in.release()
+			i.in = nil
+		}
+	}()
+	ctx, cancel := batchContext(batch)
+	defer cancel()
+	p := r.pool
+	if err := acquireSem(ctx, p.cores); err != nil {
+		for _, i := range batch {
+			i.failItem(err)
+		}
+		return nil
+	}
+	defer releaseSem(p.cores)
+	p.computing.Add(1)
+	defer p.computing.Add(-1)
+	groups := map[[4]int][]decodedItem{}
+	var order [][4]int
+	for _, i := range batch {
+		d, err := i.decode(p.of)
+		if err != nil {
+			continue
+		}
+		name := [4]int{int(i.object.Kind), d.layout.Grid[0], d.layout.Grid[1], d.layout.Grid[2]}
+		if i.object.Kind == media.Audio {
+			name[1] = d.layout.PadCount
+		}
+		if groups[name] == nil {
+			order = append(order, name)
+		}
+		groups[name] = append(groups[name], d)
+	}
+	for _, name := range order {
+		if err := p.of.encodeGroup(ctx, groups[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// batchContext returns a context which ends with the last one of the items'.
+func batchContext(batch []*runItem) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(batch[0].life))
+	var left atomic.Int64
+	left.Store(int64(len(batch)))
+	stops := []func() bool{}
+	for _, i := range batch {
+		stops = append(stops, context.AfterFunc(i.life, func() {
+			if left.Add(-1) == 0 {
+				cancel()
+			}
+		}))
+	}
+	return ctx, func() {
+		for _, stop := range stops {
+			stop()
+		}
+		cancel()
+	}
+}
+
+// decodedItem is an item which can be encoded.
+type decodedItem struct {
+	*runItem
+	tensor media.Tensor
+	layout media.Layout
+}
+
+// decode decodes an item. After an error the item is done.
+func (i *runItem) decode(s *mediaEncoders) (d decodedItem, err error) {
+	err = guardPanic(func() (err error) {
+		d.runItem = i
+		if d.tensor, err = i.in.decodeTensor(i.object); err != nil {
+			return err
+		}
+		d.layout, err = s.layoutOf(i.object, &d.tensor, i.pads)
+		return err
+	})
+	if err != nil {
+		i.failItem(err)
+	}
+	return d, err
+}
+
+// encodeGroup encodes objects of one shape together. An error of one object is its own; it returns one of several.
+func (s *mediaEncoders) encodeGroup(ctx context.Context, group []decodedItem) error {
+	var rows []float32
+	err := guardPanic(func() (err error) {
+		rows, err = s.encodeRows(ctx, group)
+		return err
+	})
+	switch {
+	case err == nil:
+		n := len(rows) / len(group)
+		for k, d := range group {
+			s.encoded.Add(1)
+			stored := s.rows.storeRows(&d.key, d.object, rows[k*n:(k+1)*n:(k+1)*n], d.layout.Grid)
+			if len(group) > 1 && !stored.isCached() {
+				stored.rows = slices.Clone(stored.rows) // they outlive the others
+			}
+			d.succeed(stored)
+		}
+	case ctx.Err() != nil:
+		for _, d := range group {
+			s.cancelled.Add(1)
+			d.failItem(ctx.Err())
+		}
+	case len(group) > 1:
+		return err
+	default:
+		s.failed.Add(1)
+		group[0].failItem(&fault.Error{
+			Code: fault.Internal, Message: "the engine failed to encode a media object; report this with the worker's log", Err: err,
+		})
+	}
+	return nil
+}
+
+// failRun reports that objects have failed together.
+func (r *encodeRun) failRun(err error) {
+	for _, i := range r.items {
+		switch {
+		case !i.done:
+			i.endRun(err)
+		default:
+			r.pool.of.rows.releaseRows(&i.rows)
+		}
+		i.span.End(err)
+	}
+	p := r.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	defer p.endGoroutineLocked()
+	if actions, err := p.mu.machine.FailRun(p.nowLocked(), r.id, encode.EncoderFailed, fmt.Sprint(err), nil); err == nil {
+		p.performLocked(actions)
+	}
+}
+
+// finishRun reports what the run has made.
+func (r *encodeRun) finishRun() {
+	p := r.pool
+	results := make([]encode.Result, len(r.items))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	defer p.endGoroutineLocked()
+	for k, i := range r.items {
+		i.span.End(i.fail)
+		if i.fail != nil || i.rows.rows == nil { // without rows: it has left
+			results[k] = encode.Result{Failure: max(i.kind, encode.Corrupt), Detail: fmt.Sprint(i.fail)}
+			i.err = i.fail
+			continue
+		}
+		results[k] = encode.Result{Tokens: len(i.rows.rows) / p.of.rows.width, Bytes: int64(elementBytes * len(i.rows.rows))}
+		if i.rows.isCached() {
+			results[k].Place = encode.InCache
+			p.mu.pins[pinName{i.item.Request, i.item.Index}] = i.rows
+			continue
+		}
+		p.mu.rows[i.item.Rows] = i.rows
+	}
+	actions, err := p.mu.machine.FinishRun(p.nowLocked(), r.id, results, nil)
+	if err == nil {
+		p.performLocked(actions)
+	}
+}

@@ -1,0 +1,103 @@
+package e2e
+
+import (
+	"net/http"
+	"testing"
+
+	"penstock/internal/config"
+)
+
+// askAbout shows picture seed to s behind a text, for requests of a salt, and returns the answer.
+func (s *server) askAbout(seed uint64, before, salt string) string {
+	s.t.Helper()
+	request := showing(8, said(before), shown("image", dataURI("image/png", pngOf(s.t, picture(seed, 224, 224)))))
+	request["cache_salt"] = salt
+	got := s.complete("/v1/chat/completions", request)
+	if got.status != http.StatusOK || got.output != 8 {
+		s.t.Fatalf("%+v", got)
+	}
+	return got.text
+}
+
+// forOnePicture is a capacity in GiB for the 64 KiB of one picture.
+const forOnePicture = "embedding-cache-capacity-gb=0.0001"
+
+// TestDiskTierAfterKill: what a worker's memory evicted to disk is used by the next process after SIGKILL: nothing is
+// encoded, and the answers are the same. Another salt encodes, and shows none of it.
+func TestDiskTierAfterKill(t *testing.T) {
+	f := launch(t, config.Frontend, "nats-listen=127.0.0.1:0")
+	settings := []string{"nats=" + f.started.NATS, "http-addr=127.0.0.1:0", "embedding-cache-disk=" + t.TempDir(), forOnePicture}
+	w := startWorkerProcess(t, settings...)
+	f.serves("penstock-tiny", 1)
+	want := map[uint64]string{}
+	for seed := uint64(1); seed <= 3; seed++ {
+		want[seed] = f.askAbout(seed, "What is it?", "a")
+	}
+	w.eventually("two entries are on disk", func() bool { return w.count(`penstock_embedding_cache_bytes{tier="disk"}`) == 2*(64<<10+4<<10) })
+	w.kill()
+	w = startWorkerProcess(t, settings...)
+	f.serves("penstock-tiny", 1)
+	for seed := uint64(1); seed <= 2; seed++ {
+		if got := f.askAbout(seed, "What is it?", "a"); got != want[seed] {
+			t.Errorf("picture %d: %q, want %q", seed, got, want[seed])
+		}
+	}
+	if jobs, hits := w.count(encodedJobs), w.count(`penstock_embedding_cache_hits_total{tier="disk"}`); jobs != 0 || hits != 2 {
+		t.Errorf("%d objects were encoded, %d were hits on disk", jobs, hits)
+	}
+	if got := f.askAbout(1, "What is it?", "b"); got != want[1] || w.count(encodedJobs) != 1 {
+		t.Errorf("another salt: %q, %d objects were encoded", got, w.count(encodedJobs))
+	}
+}
+
+// TestObjectTier: what one worker's memory evicted to the object store the other one finds there.
+func TestObjectTier(t *testing.T) {
+	f := launch(t, config.Frontend, "nats-listen=127.0.0.1:0")
+	settings := []string{"nats=" + f.started.NATS, "http-addr=127.0.0.1:0", "embedding-cache-object-store-gb=0.1", forOnePicture}
+	w := launch(t, config.Worker, settings...)
+	f.serves("penstock-tiny", 1)
+	want := f.askAbout(1, "What is it?", "a")
+	f.askAbout(2, "What is it?", "a")
+	const stored = `penstock_embedding_cache_bytes{tier="object_store"}`
+	w.eventually("it is stored", func() bool { return w.count(stored) > 0 })
+	w.stop()
+	f.serves("penstock-tiny", 0)
+	w = launch(t, config.Worker, settings...)
+	f.serves("penstock-tiny", 1)
+	w.eventually("it is known", func() bool { return w.count(stored) > 0 })
+	if got := f.askAbout(1, "What is it?", "a"); got != want || w.count(encodedJobs) != 0 {
+		t.Errorf("%q, want %q; %d objects were encoded", got, want, w.count(encodedJobs))
+	}
+	f.askAbout(1, "What is it?", "b")
+	if n := w.count(encodedJobs); n != 1 {
+		t.Errorf("another salt: %d objects were encoded", n)
+	}
+}
+
+// TestRowsOfAnotherWorker: what one of two workers has encoded the other one fetches from it, and answers the same;
+// another salt encodes.
+func TestRowsOfAnotherWorker(t *testing.T) {
+	f := launch(t, config.Frontend, "nats-listen=127.0.0.1:0", "router-mode=round-robin")
+	var workers []*process
+	for range 2 {
+		workers = append(workers, launch(t, config.Worker, "nats="+f.started.NATS, "http-addr=127.0.0.1:0"))
+	}
+	f.serves("penstock-tiny", 2)
+	jobs := func() int { return workers[0].count(encodedJobs) + workers[1].count(encodedJobs) }
+	want := f.askAbout(1, "What is it?", "a")
+	for _, w := range workers {
+		w.eventually("both know of the entry", func() bool { return w.metric("penstock_embedding_index_entries") == "1" })
+	}
+	if got := f.askAbout(1, "What is it?", "a"); got != want || jobs() != 1 {
+		t.Errorf("%q, want %q; %d objects were encoded", got, want, jobs())
+	}
+	for _, w := range workers {
+		if n := w.count(`penstock_embedding_cache_misses_total{tier="memory"}`); n != 1 {
+			t.Errorf("a worker missed %d times", n)
+		}
+	}
+	f.askAbout(1, "What is it?", "b")
+	if jobs() != 2 {
+		t.Errorf("another salt: %d objects were encoded", jobs())
+	}
+}
