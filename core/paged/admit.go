@@ -43,6 +43,9 @@ func (s *Scheduler) admitSequence(q *seqState, out *Step) bool {
 	case s.missingBlocks(q, hits) <= 0:
 	case encoding:
 		q.partial.lacked, q.partial.missed = s.cfg.blocksFor(len(q.tokens))-len(hits), miss
+		if q.partial.reopens() {
+			out.PassedOver = append(out.PassedOver, PassedSequence{ID: q.id, Ready: ready})
+		}
 		return true
 	case !s.reclaimFor(q, hits, out):
 		// Those preempted in this step are looked at in the next one, and q is encoding again if a hit is evicted.

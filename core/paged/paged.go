@@ -31,7 +31,9 @@
 //   - When blocks run out, encoding sequences are preempted before others, the newest first: for a sequence
 //     which gets its next token, for a running prefill, and for the admission of one which is not encoding.
 //   - In the queue it blocks no other: an encoding sequence which does not fit is passed over.
-//   - If it Reopens, a preemption makes ranges unfinished again whose tokens were computed.
+//   - If it Reopens, a preemption makes all its ranges unfinished again, and so does [Scheduler.ReopenRanges].
+//   - The ranges which the shell finishes for a waiting sequence suffice together with blocks which are cached, and
+//     these may be evicted. So the step says of one which Reopens how much is cached when it is passed over.
 //
 // # Order and progress
 //
@@ -41,7 +43,9 @@
 //
 // Of the sequences which hold blocks and are not encoding, the oldest is never preempted, and in every step the
 // oldest which runs advances. (Without chunking it may have to wait until others end.) So every sequence whose
-// ranges get finished is eventually served: a range which is finished stays so until its tokens are computed.
+// ranges get finished is eventually served: a range which is finished stays so until its tokens are computed or, if
+// the sequence Reopens, it is preempted. A shell which reopens the ranges of a sequence that was passed over finishes
+// more of them afterwards, so a sequence is reopened at most once for each of its ranges between two preemptions.
 //
 // After a step without work there is none before something happens: a sequence is added or removed, a range is
 // finished, or a token comes which is late.
@@ -89,8 +93,8 @@ type Sequence struct {
 	// Unfinished are the ranges of the prompt whose tokens cannot be computed before FinishRange: of media which are
 	// being encoded. They are not empty, and may be in any order and overlap.
 	Unfinished []TokenRange
-	// Reopens says that what a range was finished with is given up once its tokens are computed: if the sequence is
-	// preempted after that, the range is unfinished again.
+	// Reopens says that what a range was finished with may be given up as soon as the sequence has no blocks, or has
+	// computed the tokens: if it is preempted, all ranges are unfinished again.
 	Reopens bool
 	// Reuse off makes the sequence neither use nor fill the cache, so that each of its tokens is computed
 	// for it. It is for sequences whose intermediate results are wanted, not only their K and V. A Work of
@@ -132,6 +136,9 @@ type Step struct {
 	// Reserved are the sequences added with Unfinished ranges which were admitted, also again after a preemption. One
 	// which was preempted in the same step is neither here nor in Preempted.
 	Reserved []Reservation
+	// PassedOver are waiting sequences which Reopen, need an unfinished range and did not fit. One is here when the
+	// step finds that out, and not again before one of its ranges is finished or there are more blocks.
+	PassedOver []PassedSequence
 	// Failed sequences have MaxTokens tokens, cannot grow, and were not removed in time. The scheduler has
 	// dropped them.
 	Failed []SeqID
@@ -142,6 +149,13 @@ type Reservation struct {
 	ID SeqID
 	// Ready is how many of its first tokens are cached or fetched. It needs the ranges which end after
 	// them.
+	Ready int
+}
+
+// PassedSequence is a waiting sequence which was passed over.
+type PassedSequence struct {
+	ID SeqID
+	// Ready is how many of its first tokens are cached, or can be fetched. It needs the ranges which end after them.
 	Ready int
 }
 

@@ -51,15 +51,27 @@ func (p *partialState) isUnfinished(index int) bool {
 	return p != nil && index >= 0 && index < len(p.unfinished) && p.unfinished[index] != TokenRange{}
 }
 
-// reopenRanges makes the ranges of the first computed tokens unfinished again, if the sequence reopens them.
-func (p *partialState) reopenRanges(computed int) {
-	if p == nil {
-		return
+// ReopenRanges makes all ranges of a waiting sequence which Reopens unfinished again, and reports whether there is
+// such a sequence.
+func (s *Scheduler) ReopenRanges(id SeqID) bool {
+	q := s.byID[id]
+	if q == nil || q.queue != inWaiting || !q.partial.reopens() {
+		return false
 	}
-	for i, r := range p.all {
-		if r.End <= computed {
-			p.unfinished[i] = r
-		}
+	s.countPartial(q, -1)
+	q.partial.reopenRanges()
+	q.limit = s.limitOf(q, 0)
+	s.countPartial(q, 1)
+	return true
+}
+
+// reopens reports whether the ranges can become unfinished again.
+func (p *partialState) reopens() bool { return p != nil && len(p.all) > 0 }
+
+// reopenRanges makes all ranges unfinished again, if the sequence reopens them.
+func (p *partialState) reopenRanges() {
+	if p.reopens() {
+		copy(p.unfinished, p.all)
 	}
 }
 

@@ -112,24 +112,38 @@ func describeTexts(s *Step) string {
 // TestPartialSequencesAreServed: all sequences are served when their ranges have been finished, however scarce blocks
 // are, and however late that is. Meanwhile the oldest running one which is not encoding advances in every step.
 func TestPartialSequencesAreServed(t *testing.T) {
+	restarts := 0
 	for seed := range uint64(150) {
 		rng := rand.New(rand.NewPCG(seed, 5))
 		cfg := someConfig(rng.IntN)
+		if seed%2 == 0 { // many wait for what is cached
+			cfg.Reuse, cfg.Remote, cfg.MaxWaiting = On, nil, 20
+		}
 		r, err := newRig(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := servePartial(r, rng); err != nil {
+		n, err := servePartial(r, rng)
+		if err != nil {
 			t.Fatalf("seed %d, %+v: %v\n%s", seed, cfg, err, strings.Join(r.trace, "\n"))
 		}
+		restarts += n
+	}
+	if restarts < 20 {
+		t.Errorf("only %d times ranges were given up by a sequence which was passed over", restarts)
 	}
 }
 
-func servePartial(r *rig, rng *rand.Rand) error {
+// servePartial returns how often ranges were given up by a sequence which was passed over.
+func servePartial(r *rig, rng *rand.Rand) (restarts int, err error) {
 	cfg := r.twin.cfg
 	length := map[SeqID]int{} // with the output
 	due := map[SeqID][]int{}  // steps at which ranges are finished
 	work, last := 0, 0
+	reopening := reopener{rig: r, due: due, ready: map[SeqID]int{}, again: map[SeqID]int{}}
+	if err := r.fillCache(rng); err != nil {
+		return 0, err
+	}
 	for id := range SeqID(20) {
 		tokens := someTokens(cfg, kv.Salt{}, rng.IntN)
 		if len(tokens) == 0 || len(tokens) >= r.s.MaxTokens() || r.s.Stats().Waiting == cfg.MaxWaiting {
@@ -140,12 +154,17 @@ func servePartial(r *rig, rng *rand.Rand) error {
 			seq.Unfinished = slices.DeleteFunc(someRanges(seq.Prompt, rng.IntN), func(x TokenRange) bool {
 				return x.Start < 0 || x.Start >= x.End || x.End > seq.Prompt
 			})
+			seq.Reopens = rng.IntN(2) == 0
 		}
 		if err := r.add(seq); err != nil {
-			return err
+			return 0, err
 		}
+		reopening.ready[id] = r.s.CachedPrefix(seq)
 		for range seq.Unfinished {
 			at := rng.IntN(60)
+			if seq.Reopens && len(due[id]) > 0 {
+				at = due[id][0] // all at once
+			}
 			due[id] = append(due[id], at)
 			last = max(last, at)
 		}
@@ -155,26 +174,29 @@ func servePartial(r *rig, rng *rand.Rand) error {
 	for steps := 0; len(length) > 0; steps++ {
 		// When all are finished, each step gives the oldest at least one token or, without chunking, waits for others to
 		// end. What was computed before may be lost.
-		if steps > last+2*work {
-			return fmt.Errorf("%d sequences are left after %d steps of %d", len(length), steps, last+2*work)
+		if steps > last+2*work+reopening.waits {
+			return 0, fmt.Errorf("%d sequences are left after %d steps of %d", len(length), steps, last+2*work+reopening.waits)
 		}
 		for id := range SeqID(20) {
 			for i, at := range due[id] {
-				if at == steps {
+				if at == steps && reopening.needsRange(id, i) {
 					if err := r.finish(id, i); err != nil {
-						return err
+						return 0, err
 					}
 				}
 			}
 		}
 		if err := r.plan(); err != nil {
-			return err
+			return 0, err
 		}
 		if err := r.checkOldest(); err != nil {
-			return err
+			return 0, err
+		}
+		if err := reopening.restart(steps, rng.IntN(5)); err != nil {
+			return 0, err
 		}
 		if err := r.compute(); err != nil {
-			return err
+			return 0, err
 		}
 		var sampled []SampledToken
 		for _, w := range r.step.Work {
@@ -183,16 +205,97 @@ func servePartial(r *rig, rng *rand.Rand) error {
 			}
 		}
 		if err := r.commit(sampled); err != nil {
-			return err
+			return 0, err
 		}
 		for _, t := range sampled {
 			if len(r.seqs[t.ID].Tokens) == length[t.ID] {
 				delete(length, t.ID)
 				if err := r.remove(t.ID); err != nil {
-					return err
+					return 0, err
 				}
 			}
 		}
+	}
+	return reopening.restarts, nil
+}
+
+// fillCache computes some prompts.
+func (r *rig) fillCache(rng *rand.Rand) error {
+	for range 4 {
+		tokens := someTokens(r.twin.cfg, kv.Salt{}, rng.IntN)
+		if len(tokens) == 0 || len(tokens) >= r.s.MaxTokens() {
+			continue
+		}
+		if err := r.add(Sequence{ID: firstEncoding, Tokens: tokens, Prompt: len(tokens)}); err != nil {
+			return err
+		}
+		for range len(tokens) {
+			if err := r.plan(); err != nil {
+				return err
+			}
+			if err := r.compute(); err != nil {
+				return err
+			}
+			if err := r.commit(nil); err != nil {
+				return err
+			}
+		}
+		if err := r.remove(firstEncoding); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reopener is a shell which finishes those ranges of a sequence that it needs, all at once, and gives them up when the
+// sequence is preempted, or waits and needs others too.
+type reopener struct {
+	*rig
+	due          map[SeqID][]int
+	ready, again map[SeqID]int // again counts how often ranges were reopened since the last preemption
+	waits        int           // steps until they were finished again
+	restarts     int           // reopened ones of sequences which were passed over
+}
+
+// needsRange reports whether a range has to be finished.
+func (r *reopener) needsRange(id SeqID, i int) bool {
+	q := r.seqs[id]
+	return q != nil && (!q.Reopens || q.Unfinished[i].End > r.ready[id])
+}
+
+// restart does what a step demands. Ranges are finished again some steps later.
+func (r *reopener) restart(steps, later int) error {
+	finish := func(id SeqID, ready int) {
+		r.ready[id] = ready
+		for i := range r.due[id] {
+			r.due[id][i] = steps + 1 + later
+		}
+		r.waits += 1 + later
+	}
+	for _, id := range r.step.Preempted {
+		if q := r.seqs[id]; q.Reopens {
+			r.again[id] = 0
+			finish(id, r.s.CachedPrefix(*q))
+		}
+	}
+	for _, v := range r.step.Reserved {
+		if r.seqs[v.ID].Reopens {
+			finish(v.ID, v.Ready)
+		}
+	}
+	for _, v := range r.step.PassedOver {
+		awaited := slices.ContainsFunc(r.due[v.ID], func(at int) bool { return at > steps })
+		if v.Ready >= r.ready[v.ID] || awaited {
+			continue
+		}
+		if r.again[v.ID]++; r.again[v.ID] > len(r.due[v.ID]) {
+			return fmt.Errorf("sequence %d is reopened %d times while it waits", v.ID, r.again[v.ID])
+		}
+		r.restarts++
+		if err := r.reopen(v.ID); err != nil {
+			return err
+		}
+		finish(v.ID, v.Ready)
 	}
 	return nil
 }

@@ -120,7 +120,7 @@ func someRanges(prompt int, pick func(int) int) (all []TokenRange) {
 func drive(r *rig, src source, ranges bool) error {
 	ended, ops := false, 32
 	if ranges {
-		ops = 38
+		ops = 39
 	}
 	pick := func(n int) int {
 		i, ok := src.pick(n)
@@ -160,6 +160,10 @@ func drive(r *rig, src source, ranges bool) error {
 		case op < 10:
 			if victim, ok := live(); ok {
 				err = r.remove(victim)
+			}
+		case op == 38:
+			if of, ok := live(); ok {
+				err = r.reopen(of)
 			}
 		case op >= 32:
 			if of, ok := live(); ok {
@@ -223,7 +227,7 @@ func drive(r *rig, src source, ranges bool) error {
 }
 
 func TestRandomOperations(t *testing.T) {
-	total, reserved := Stats{}, 0
+	total, reserved, passed := Stats{}, 0, 0
 	for seed := range uint64(700) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		cfg := someConfig(rng.IntN)
@@ -234,7 +238,7 @@ func TestRandomOperations(t *testing.T) {
 		if err := drive(r, &random{rng, 800}, seed%3 != 0); err != nil {
 			t.Fatalf("seed %d, %+v: %v\n%s", seed, cfg, err, strings.Join(r.trace, "\n"))
 		}
-		reserved += r.reserved
+		reserved, passed = reserved+r.reserved, passed+r.passes
 		st := r.s.Stats()
 		total.Preemptions += st.Preemptions
 		total.Evictions += st.Evictions
@@ -242,8 +246,8 @@ func TestRandomOperations(t *testing.T) {
 		total.CachedTokens += st.CachedTokens
 	}
 	// The operations reach the intended cases.
-	if total.Preemptions < 100 || total.Evictions < 1000 || total.Collisions < 50 || total.CachedTokens < 1000 || reserved < 1000 {
-		t.Errorf("only %+v, %d reservations", total, reserved)
+	if total.Preemptions < 100 || total.Evictions < 1000 || total.Collisions < 50 || total.CachedTokens < 1000 || reserved < 1000 || passed < 100 {
+		t.Errorf("only %+v, %d reservations, %d passed over", total, reserved, passed)
 	}
 }
 

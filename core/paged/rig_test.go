@@ -21,8 +21,10 @@ type rig struct {
 	planned bool // step is not committed
 	want    Step // the twin's
 	trace   []string
-	// reserved counts reservations.
-	reserved int
+	// reserved and passes count reservations and sequences which were passed over, passed has those which were, since
+	// one of their ranges was finished.
+	reserved, passes int
+	passed           map[SeqID]bool
 }
 
 func newRig(cfg Config) (*rig, error) {
@@ -35,6 +37,7 @@ func newRig(cfg Config) (*rig, error) {
 		twin:    &twin{cfg: cfg},
 		mem:     newShadow(cfg.BlockSize),
 		seqs:    map[SeqID]*Sequence{},
+		passed:  map[SeqID]bool{},
 		replica: map[kv.SeqHash]bool{},
 	}, nil
 }
@@ -61,6 +64,16 @@ func (r *rig) finish(id SeqID, index int) error {
 	r.logf("finish %d of %d", index, id)
 	if got, want := r.s.FinishRange(RangeID{id, index}), r.twin.finish(id, index); got != want {
 		return fmt.Errorf("FinishRange is %v, twin says %v", got, want)
+	} else if got {
+		delete(r.passed, id)
+	}
+	return r.verify()
+}
+
+func (r *rig) reopen(id SeqID) error {
+	r.logf("reopen %d", id)
+	if got, want := r.s.ReopenRanges(id), r.twin.reopen(id); got != want {
+		return fmt.Errorf("ReopenRanges is %v, twin says %v", got, want)
 	}
 	return r.verify()
 }
@@ -72,12 +85,13 @@ func (r *rig) remove(id SeqID) error {
 		return fmt.Errorf("Remove is %v, twin says %v", ok, want)
 	}
 	delete(r.seqs, id)
+	delete(r.passed, id)
 	return r.verify()
 }
 
 // plan calls Step on both.
 func (r *rig) plan() error {
-	evicted, head, cached := r.s.pool.evictions, r.s.waiting.head, 0
+	evicted, head, cached, closed := r.s.pool.evictions, r.s.waiting.head, 0, r.s.gate.closed
 	if head != nil {
 		cached = r.s.CachedPrefix(*r.seqs[head.id])
 		r.s.CachedPrefix(Sequence{Tokens: prompt(7_000_000, 3*r.s.cfg.BlockSize)}) // changes nothing
@@ -94,6 +108,9 @@ func (r *rig) plan() error {
 	r.logf("step %s", describe(&r.step))
 	if got, want := describe(&r.step), describe(&r.want); got != want {
 		return fmt.Errorf("step is\n%s, twin says\n%s", got, want)
+	}
+	if err := r.checkPassed(closed); err != nil {
+		return err
 	}
 	for _, w := range r.step.Work {
 		if err := r.checkComputable(&w); err != nil {
@@ -113,6 +130,30 @@ func (r *rig) plan() error {
 		}
 	}
 	return r.verify()
+}
+
+// checkPassed compares the sequences which were passed over. A scheduler which knows that the head of its queue does not
+// fit looks at no other, and it passes one over without a look if it knows that there are too few blocks.
+func (r *rig) checkPassed(closed bool) error {
+	got, want := r.step.PassedOver, r.want.PassedOver
+	for _, v := range got {
+		if !slices.Contains(want, v) {
+			return fmt.Errorf("passed over are %v, twin says %v", got, want)
+		}
+	}
+	for _, v := range want {
+		if !slices.Contains(got, v) && !closed && !r.passed[v.ID] {
+			return fmt.Errorf("passed over are %v, twin says %v", got, want)
+		}
+	}
+	for _, v := range got {
+		r.passed[v.ID] = true
+		r.passes++
+	}
+	for _, v := range r.step.Reserved {
+		delete(r.passed, v.ID)
+	}
+	return nil
 }
 
 // planAgain checks that after a step without work there is none before something happens: a shell waits for it. A

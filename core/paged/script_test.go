@@ -19,6 +19,7 @@ import (
 //	new blocks=N size=N seqs=N budget=N context=N waiting=N [reuse=off] [chunking=off] [remote=all]
 //	add id=N tokens=1-4,9 [prompt=N] [lora=S] [ns=S] [media=hash:start-end,…] [unfinished=start-end,…] [reopens]
 //	finish id=N range=N  finish an unfinished range, by its index
+//	reopen id=N       make all ranges of a waiting sequence unfinished again
 //	step              plan a batch; prints id, start+tokens, block table
 //	commit [noBlock] [ID=TOKEN…]  each sampled sequence gets 100*id + outputs so far
 //	run n=N           step and commit, N times
@@ -103,6 +104,11 @@ func (d *scripted) do(cmd *datadriven.TestData) (string, error) {
 			return "nothing to finish\n", r.finish(d.id(cmd), index)
 		}
 		return "", r.finish(d.id(cmd), index)
+	case "reopen":
+		if q := r.s.byID[d.id(cmd)]; q == nil || q.queue != inWaiting || !q.partial.reopens() {
+			return "nothing to reopen\n", r.reopen(d.id(cmd))
+		}
+		return "", r.reopen(d.id(cmd))
 	case "step":
 		return d.step()
 	case "commit":
@@ -243,6 +249,9 @@ func (d *scripted) step() (string, error) {
 	}
 	for _, id := range r.step.Preempted {
 		fmt.Fprintf(&out, "%d: preempted\n", id)
+	}
+	for _, v := range r.step.PassedOver {
+		fmt.Fprintf(&out, "%d: passed over, %d ready\n", v.ID, v.Ready)
 	}
 	for _, id := range r.step.Failed {
 		fmt.Fprintf(&out, "%d: failed\n", id)

@@ -6,7 +6,8 @@ import "penstock/core/kv"
 // a failed batch the shell removes the sequences which caused it and calls Step again, which makes a new
 // plan.
 func (s *Scheduler) Step(out *Step) {
-	out.Work, out.Preempted, out.Reserved, out.Failed = out.Work[:0], out.Preempted[:0], out.Reserved[:0], out.Failed[:0]
+	out.Work, out.Preempted, out.Reserved = out.Work[:0], out.Preempted[:0], out.Reserved[:0]
+	out.PassedOver, out.Failed = out.PassedOver[:0], out.Failed[:0]
 	s.discardPlan()
 	s.budget, s.gaveUp, s.short = s.cfg.TokenBudget, false, false
 	s.resumeSequences()
@@ -140,7 +141,7 @@ func (s *Scheduler) preemptSequence(q *seqState, out *Step) {
 	s.leaveQueue(q)
 	s.releaseBlocks(q)
 	s.budget += q.planned
-	q.partial.reopenRanges(q.computed)
+	q.partial.reopenRanges()
 	q.computed, q.planned, q.awaitsToken = 0, 0, false
 	q.prefillGoal = len(q.tokens)
 	q.limit = s.limitOf(q, 0)

@@ -86,6 +86,20 @@ func (w *twin) finish(id SeqID, index int) bool {
 	return true
 }
 
+func (w *twin) reopen(id SeqID) bool {
+	q := w.find(id)
+	return slices.Contains(w.waiting, q) && q.reopen()
+}
+
+// reopen makes all ranges unfinished again, if there are any which can be.
+func (q *twinSeq) reopen() bool {
+	if !q.Reopens || len(q.Unfinished) == 0 {
+		return false
+	}
+	q.finished = make([]bool, len(q.Unfinished))
+	return true
+}
+
 // holders are the sequences with blocks.
 func (w *twin) holders() []*twinSeq { return byAge(slices.Concat(w.running, w.paused)) }
 
@@ -277,7 +291,7 @@ func (w *twin) step(out *Step) {
 		budget -= n
 	}
 	preempt := func(v *twinSeq) {
-		needed, computed := w.needs(v), v.computed
+		needed := w.needs(v)
 		budget += v.planned
 		w.remove(v.ID)
 		if len(v.tokens) >= w.limit() {
@@ -285,9 +299,7 @@ func (w *twin) step(out *Step) {
 			return
 		}
 		short = short || !needed
-		for i, r := range v.Unfinished {
-			v.finished[i] = v.finished[i] && !(v.Reopens && r.End <= computed)
-		}
+		v.reopen()
 		v.goal = len(v.tokens)
 		w.waiting = byAge(append(w.waiting, v))
 		if i := slices.IndexFunc(out.Reserved, func(r Reservation) bool { return r.ID == v.ID }); i >= 0 {
@@ -396,6 +408,9 @@ func (w *twin) step(out *Step) {
 		}
 		if lacks() > 0 {
 			if needs {
+				if q.Reopens {
+					out.PassedOver = append(out.PassedOver, PassedSequence{ID: q.ID, Ready: ready})
+				}
 				continue
 			}
 			break
