@@ -73,10 +73,14 @@ type MediaComputer interface {
 	AppendEncoded(dst []paged.RangeID) []paged.RangeID
 }
 
-// DiscardingComputer is a MediaComputer which gives up what it has encoded once the tokens are computed. If a sequence
-// is preempted after that, StartEncoding is called again. Its encoders may fail.
+// DiscardingComputer is a MediaComputer which gives up what it has encoded once the tokens are computed. Its encoders may
+// fail.
 type DiscardingComputer interface {
 	MediaComputer
+	// RestartEncoding is StartEncoding for a sequence which has no blocks and whose ranges are all unfinished again. It was
+	// preempted, or it waits and cached blocks were evicted, so that it needs other ranges too. It reads nothing of
+	// what was encoded before its ranges are appended again.
+	RestartEncoding(id paged.SeqID, s State, ready int)
 	// AppendFailed appends the sequences whose ranges cannot be encoded, since the last call. [Engine.Wake] makes the
 	// loop call it soon.
 	AppendFailed(dst []FailedSequence) []FailedSequence

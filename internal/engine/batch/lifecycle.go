@@ -48,9 +48,14 @@ func (l *loop) acceptRequest(r *request) {
 // acceptEncoded accepts the request of c if all is encoded which c needs. What is cached may be evicted until c has its
 // blocks.
 func (l *loop) acceptEncoded(c *choiceSequence) {
-	if !c.request.accepted && (c.reserved || len(c.unfinished) == 0) && !slices.ContainsFunc(c.unfinished, func(r paged.TokenRange) bool { return r.End > c.ready }) {
+	if !c.request.accepted && (c.reserved || len(c.unfinished) == 0) && !c.awaitsEncoding() {
 		l.acceptRequest(c.request)
 	}
+}
+
+// awaitsEncoding reports whether a range is not encoded which c needs.
+func (c *choiceSequence) awaitsEncoding() bool {
+	return slices.ContainsFunc(c.unfinished, func(r paged.TokenRange) bool { return r.End > c.ready })
 }
 
 // addChoice adds a choice to the scheduler.
@@ -119,18 +124,32 @@ func (l *loop) failUnencoded() {
 	clear(l.failed)
 }
 
-// repeatPreempted encodes again what the sequences need which the plan has preempted, and which was given up.
-func (l *loop) repeatPreempted() {
+// restartEncoding encodes again what the sequences need which the plan has preempted, as far as it was given up, and
+// what those need which were passed over: a sequence must not hold what is encoded of some objects while it waits, if it
+// cannot be admitted without others.
+func (l *loop) restartEncoding() {
 	if l.discards == nil {
 		return
 	}
 	for _, id := range l.plan.Preempted {
 		if c := l.scheduled[id]; c != nil && len(c.unfinished) > 0 {
-			c.reserved = false
 			req := c.request.req
-			l.startEncoding(c, l.sched.CachedPrefix(paged.Sequence{Salt: req.Salt, Tokens: req.Prompt, Media: req.Media, Reuse: c.request.reuse}))
+			c.reserved, c.unfinished = false, l.media.UnfinishedRanges(c.state)
+			l.encodeAgain(c, l.sched.CachedPrefix(paged.Sequence{Salt: req.Salt, Tokens: req.Prompt, Media: req.Media, Reuse: c.request.reuse}))
 		}
 	}
+	for _, p := range l.plan.PassedOver {
+		if c := l.scheduled[p.ID]; c != nil && p.Ready < c.ready && !c.awaitsEncoding() && l.sched.ReopenRanges(p.ID) {
+			c.unfinished = l.media.UnfinishedRanges(c.state)
+			l.encodeAgain(c, p.Ready)
+		}
+	}
+}
+
+// encodeAgain encodes what c needs, whose ranges are all unfinished again, if its first ready tokens are there.
+func (l *loop) encodeAgain(c *choiceSequence, ready int) {
+	c.ready = ready
+	l.discards.RestartEncoding(c.id, c.state, ready)
 }
 
 // startReserved encodes what the sequences need which the plan has admitted: blocks which were cached when a sequence

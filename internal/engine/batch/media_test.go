@@ -232,6 +232,13 @@ type discardingDice struct {
 	fails map[paged.SeqID]error // under mu of mediaDice
 }
 
+func (d *discardingDice) RestartEncoding(id paged.SeqID, s State, ready int) {
+	for k := range s.(*die).req.Media {
+		delete(d.finished, paged.RangeID{Seq: id, Index: k})
+	}
+	d.StartEncoding(id, s, ready)
+}
+
 func (d *discardingDice) AppendFailed(dst []FailedSequence) []FailedSequence {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -339,7 +346,7 @@ func TestAcceptedAfterAdmission(t *testing.T) {
 		d.mu.Lock()
 		asked := d.mu.asked[4]
 		d.mu.Unlock()
-		if len(asked) != 2 || asked[0] != 36 || asked[1] >= 8 || accepted {
+		if len(asked) != 3 || asked[0] != 36 || asked[1] >= 8 || asked[2] >= 8 || accepted { // the second time while it waits
 			t.Errorf("asked for %v, accepted: %t", asked, accepted)
 		}
 		cause := errors.New("no rows")
@@ -350,6 +357,68 @@ func TestAcceptedAfterAdmission(t *testing.T) {
 		if err := <-result; !errors.Is(err, cause) || accepted {
 			t.Errorf("it failed, accepted: %t, %v", accepted, err)
 		}
+	})
+}
+
+// TestPassedOverIsEncodedAgain: a sequence which waits with one object encoded and the other in the KV cache, from which
+// that one is evicted, has both encoded again. It computes neither before.
+func TestPassedOverIsEncodedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, d := discardingEngine(t, func(c *Config) { c.Card.Blocks, c.Card.ContextLength = 30, 120 })
+		ctx := enginetest.Start(t, e)
+		d.mu.rows[4] = true
+		turn := showing(greedy(1, 40, 2), 4)
+		enginetest.MustGenerate(t, ctx, e, turn)
+		d.mu.Lock()
+		d.mu.rows[4] = false
+		d.mu.Unlock()
+
+		d.gate = enginetest.NewGate()
+		results := make(chan error, 3)
+		ask := func(req *engine.Request) {
+			go func() {
+				_, err := enginetest.Generate(ctx, e, req)
+				results <- err
+			}()
+			synctest.Wait()
+		}
+		ask(greedy(2, 16, 3)) // 4 blocks
+		<-d.gate.Enter
+		next := showing(greedy(1, 108, 2), 4, 80) // 27 blocks, of which 10 are cached
+		next.Media[0].Hash = turn.Media[0].Hash
+		ask(next)
+		ask(showing(greedy(3, 96, 2), 4)) // 24 blocks
+		expectAsked := func(when string, want ...int) {
+			t.Helper()
+			synctest.Wait()
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			if !slices.Equal(d.mu.asked[3], want) {
+				t.Errorf("%s it has asked for %v, want %v", when, d.mu.asked[3], want)
+			}
+		}
+		d.gate.Leave <- struct{}{}
+		<-d.gate.Enter
+		expectAsked("when it waits", 40)
+		d.encode(paged.RangeID{Seq: 3, Index: 1})
+		d.gate.Leave <- struct{}{}
+		<-d.gate.Enter
+		expectAsked("when the first object is evicted", 40, 4)
+		d.gate.Open(t)
+		d.gate.Leave <- struct{}{}
+		d.encode(paged.RangeID{Seq: 4, Index: 0})
+		for range 2 {
+			if err := <-results; err != nil {
+				t.Error(err)
+			}
+		}
+		d.encode(paged.RangeID{Seq: 3, Index: 0})
+		expectLoad(t, e, "one object is encoded", 0, 1, 1, 0, 0, 27)
+		d.encode(paged.RangeID{Seq: 3, Index: 1})
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+		expectLoad(t, e, "at the end", 0, 0, 0, 0, 0, 0)
 	})
 }
 

@@ -42,7 +42,7 @@ func (l *loop) planBatch() {
 				l.failRequest(c.request, fault.New(fault.Internal, "the sequence outgrew the context; report this"))
 			}
 		}
-		l.repeatPreempted()
+		l.restartEncoding()
 		l.startReserved()
 		again = l.takeEncoded() && len(l.plan.Work) == 0
 	}

@@ -28,7 +28,7 @@ type shownMedia struct {
 	// request encodes or has the rows of encoded, indexes of objects, ascending; nil if none does.
 	request *encodeRequest
 	encoded []int
-	// replaced are requests whose rows the model may still read.
+	// replaced are requests whose rows a user reads; none if no user reads any.
 	replaced []*encodeRequest
 	// placed has the objects at their positions, up to the first whose grid is unknown, with the rows which are staged.
 	placed *model.PlacedMedia
@@ -48,7 +48,10 @@ type shownObject struct {
 type mediaUser struct {
 	id    paged.SeqID
 	ready int
-	waits bool // it was not told that they are there, so that it reads none
+	waits bool // it is told when the rows of shownMedia.request are there
+	// reads says that it was told of rows which it needs, and may read them at any time: those of shownMedia.request or,
+	// if that one is not ready, the replaced ones.
+	reads bool
 }
 
 // prepareMedia returns the media objects of a request, nil if there are none. Its errors name the part of the request
@@ -135,8 +138,10 @@ func (c *computer) StartEncoding(id paged.SeqID, s batch.State, ready int) {
 		sh.users = append(sh.users, u)
 		c.shown[id] = sh
 	}
-	u.ready, u.waits = ready, true
 	needed := sh.appendNeeded(nil, ready)
+	u.reads = u.reads && containsAll(sh.appendNeeded(nil, u.ready), needed) // else it reads none before it has all
+	u.ready, u.waits = ready, true
+	sh.dropUnread()
 	if len(needed) == 0 {
 		sh.removeUser(u)
 		return
@@ -154,6 +159,32 @@ func (c *computer) StartEncoding(id paged.SeqID, s batch.State, ready int) {
 	default:
 		sh.encodeNeeded()
 	}
+}
+
+// RestartEncoding implements [batch.DiscardingComputer]. With it no sequence waits for ever, although some hold memory of
+// rows, staged ones or those which their requests keep, while they wait for KV blocks, and others the reverse. Each holder
+// of rows gives them back, whatever the others do:
+//
+//   - A sequence which has its blocks and reads rows waits for nothing: it has blocks for all its tokens, and the rows
+//     which it needs were staged at once. It computes its prompt and gives the rows back, kept ones with its end, or it
+//     is preempted and waits.
+//   - A sequence which waits, was told of its rows, and finds the other objects in the KV cache, is not encoding. The
+//     scheduler takes the blocks of encoding sequences for it. Other holders of blocks are not encoding either, and the
+//     oldest of them advances in every step. So it gets its blocks.
+//   - A sequence which waits, and whose cached objects were evicted, is encoding: it is passed over, perhaps until one with
+//     blocks has got memory. The scheduler reports it, and RestartEncoding gives its rows back before it asks for more of
+//     them, behind all others. It needs more objects each time, so that happens at most once for each of them until it
+//     is preempted.
+//   - Replaced rows are held only while a sequence reads them. That is one of those above, and it does not wait for the
+//     request which replaces them.
+//
+// Memory is granted in the order of requests, so each of them gets it, and its sequences are not encoding then. Of those
+// which have blocks the oldest is never preempted, so it finishes.
+func (c *computer) RestartEncoding(id paged.SeqID, s batch.State, ready int) {
+	if u := s.(*choiceState).shown.findUser(id); u != nil {
+		u.reads = false
+	}
+	c.StartEncoding(id, s, ready)
 }
 
 // encodesOther reports whether an object is being encoded which is not among the needed ones.
@@ -174,11 +205,12 @@ func containsAll(list, of []int) bool {
 	})
 }
 
-// encodeNeeded has encoded what all users need, instead of what was encoded before. Rows which are staged stay for those
-// which read them. Without any they are given up at once: the same request must not wait for memory behind itself.
+// encodeNeeded has encoded what all users need, instead of what was encoded before. Rows which are staged stay for users
+// which read them, until none does. Without any they are given up at once: the same request must not wait for memory
+// behind itself.
 func (sh *shownMedia) encodeNeeded() {
 	c := sh.of
-	reads := len(sh.replaced) > 0 || slices.ContainsFunc(sh.users, func(u *mediaUser) bool { return !u.waits })
+	reads := sh.hasReader()
 	switch {
 	case sh.request == nil:
 	case reads:
@@ -265,7 +297,7 @@ func (sh *shownMedia) takeChange(dst []paged.RangeID) []paged.RangeID {
 		if !u.waits {
 			continue
 		}
-		u.waits = false
+		u.waits, u.reads = false, true
 		for _, i := range sh.appendNeeded(nil, u.ready) {
 			dst = append(dst, paged.RangeID{Seq: u.id, Index: i})
 		}
@@ -307,7 +339,7 @@ func (sh *shownMedia) findUser(id paged.SeqID) *mediaUser {
 // finishTokens says that the first tokens of a sequence are in the KV cache.
 func (sh *shownMedia) finishTokens(id paged.SeqID, n int) {
 	u := sh.findUser(id)
-	if u == nil || u.waits {
+	if u == nil || !u.reads {
 		return
 	}
 	for i := range sh.objects {
@@ -320,6 +352,7 @@ func (sh *shownMedia) finishTokens(id paged.SeqID, n int) {
 		return
 	}
 	if !sh.request.finishPrefill() {
+		sh.request.endRequest() // if it has replaced the one whose rows were read
 		sh.request = nil
 	}
 	sh.dropRows()
@@ -329,6 +362,18 @@ func (sh *shownMedia) finishTokens(id paged.SeqID, n int) {
 func (sh *shownMedia) dropRows() {
 	sh.dropReplaced()
 	_ = sh.placeObjects(nil, nil) // as before
+}
+
+// dropUnread gives up replaced rows which no sequence reads any more.
+func (sh *shownMedia) dropUnread() {
+	if len(sh.replaced) > 0 && !sh.hasReader() {
+		sh.dropRows()
+	}
+}
+
+// hasReader reports whether a sequence may read rows.
+func (sh *shownMedia) hasReader() bool {
+	return slices.ContainsFunc(sh.users, func(u *mediaUser) bool { return u.reads })
 }
 
 func (sh *shownMedia) dropReplaced() {
@@ -341,6 +386,7 @@ func (sh *shownMedia) dropReplaced() {
 func (sh *shownMedia) forgetUser(u *mediaUser) {
 	sh.users = slices.DeleteFunc(sh.users, func(o *mediaUser) bool { return o == u })
 	delete(sh.of.shown, u.id)
+	sh.dropUnread()
 }
 
 // removeUser removes a sequence which needs no rows any more. What no sequence needs is given up, unless it is kept for other
