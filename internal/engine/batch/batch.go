@@ -77,9 +77,9 @@ type MediaComputer interface {
 // fail.
 type DiscardingComputer interface {
 	MediaComputer
-	// RestartEncoding is StartEncoding for a sequence which has no blocks and whose ranges are all unfinished again. It was
-	// preempted, or it waits and cached blocks were evicted, so that it needs other ranges too. It reads nothing of
-	// what was encoded before its ranges are appended again.
+	// RestartEncoding is StartEncoding for a sequence which has no blocks, whose ranges are all unfinished again, and for
+	// which none is being encoded. It was preempted, or it waits and cached blocks were evicted, so that it needs
+	// other ranges too. It reads nothing of what was encoded before its ranges are appended again.
 	RestartEncoding(id paged.SeqID, s State, ready int)
 	// AppendFailed appends the sequences whose ranges cannot be encoded, since the last call. [Engine.Wake] makes the
 	// loop call it soon.

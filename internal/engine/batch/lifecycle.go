@@ -126,16 +126,18 @@ func (l *loop) failUnencoded() {
 
 // restartEncoding encodes again what the sequences need which the plan has preempted, as far as it was given up, and
 // what those need which were passed over: a sequence must not hold what is encoded of some objects while it waits, if it
-// cannot be admitted without others.
+// cannot be admitted without others. What is being encoded for a sequence without blocks goes on to its end.
 func (l *loop) restartEncoding() {
 	if l.discards == nil {
 		return
 	}
 	for _, id := range l.plan.Preempted {
 		if c := l.scheduled[id]; c != nil && len(c.unfinished) > 0 {
-			req := c.request.req
+			awaits, req := c.awaitsEncoding(), c.request.req
 			c.reserved, c.unfinished = false, l.media.UnfinishedRanges(c.state)
-			l.encodeAgain(c, l.sched.CachedPrefix(paged.Sequence{Salt: req.Salt, Tokens: req.Prompt, Media: req.Media, Reuse: c.request.reuse}))
+			if !awaits {
+				l.encodeAgain(c, l.sched.CachedPrefix(paged.Sequence{Salt: req.Salt, Tokens: req.Prompt, Media: req.Media, Reuse: c.request.reuse}))
+			}
 		}
 	}
 	for _, p := range l.plan.PassedOver {

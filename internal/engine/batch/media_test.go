@@ -422,6 +422,44 @@ func TestPassedOverIsEncodedAgain(t *testing.T) {
 	})
 }
 
+// TestPreemptedWhileEncoding: a sequence which is preempted while its object is being encoded does not give that up, also if
+// an object is evicted meanwhile which was cached. That one is encoded when the sequence needs it.
+func TestPreemptedWhileEncoding(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, d := discardingEngine(t, func(c *Config) { c.Card.Blocks, c.Card.ContextLength = 30, 120 })
+		ctx := enginetest.Start(t, e)
+		d.mu.rows[4] = true
+		turn := showing(greedy(1, 40, 2), 4)
+		enginetest.MustGenerate(t, ctx, e, turn)
+		results := make(chan error, 2)
+		ask := func(req *engine.Request) {
+			go func() {
+				_, err := enginetest.Generate(ctx, e, req)
+				results <- err
+			}()
+		}
+		next := showing(greedy(1, 80, 2), 4, 60) // 20 blocks, of which 10 are cached
+		next.Media[0].Hash = turn.Media[0].Hash
+		ask(next)
+		expectLoad(t, e, "while it is encoded", 0, 1, 1, 0, 0, 20)
+		ask(greedy(2, 30, 90)) // 30 blocks in the end
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		d.mu.Lock()
+		asked := slices.Clone(d.mu.asked[2])
+		d.mu.Unlock()
+		if e.Load().Preemptions != 1 || !slices.Equal(asked, []int{40, 40, 0}) {
+			t.Errorf("%d preemptions, asked for %v", e.Load().Preemptions, asked)
+		}
+		d.encode(paged.RangeID{Seq: 2, Index: 0}, paged.RangeID{Seq: 2, Index: 1})
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestEncodedAgain: what a sequence has computed is given up. If it is preempted, and its blocks are evicted, its ranges
 // are encoded again before it goes on, and its answer is that of an engine which encodes nothing.
 func TestEncodedAgain(t *testing.T) {

@@ -170,3 +170,49 @@ func serveScarce(t *testing.T, seed uint64) *Engine {
 	}
 	return e
 }
+
+// TestPreemptedKeepsEncoding: a sequence which is preempted while its second picture is being encoded does not give that up,
+// although its first one, which was in the KV cache, is evicted in the same step.
+func TestPreemptedKeepsEncoding(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turn := within(80, greedy(1, 14, 2))
+		show(t, turn, 4, noise(media.Image, 1, 56, 84, 3))
+		next := within(80, greedy(1, 60, 4))
+		show(t, next, 4, noise(media.Image, 1, 56, 84, 3))
+		show(t, next, len(next.Prompt)-2, noise(media.Image, 2, 56, 84, 3))
+		cold := seeing(t, nil)
+		want := enginetest.MustGenerate(t, enginetest.Start(t, cold), cold, next)
+
+		e := seeing(t, func(c *Config) { c.Blocks, c.TokenBudget = 30, 130 })
+		ctx := enginetest.Start(t, e)
+		enginetest.MustGenerate(t, ctx, e, turn)
+		open, entered := heldEncoder(e.cpu.encoders)
+		result, _ := ask(ctx, e, next)
+		<-entered
+		synctest.Wait()
+		if l := e.Load(); l.UsedBlocks != 18 || l.Encoding != 1 {
+			t.Errorf("while it is encoded: %+v", l)
+		}
+		g := &gate{e.cpu.forward, enginetest.NewGate()}
+		e.cpu.forward = g
+		text, _ := ask(ctx, e, within(80, greedy(2, 116, 2))) // 29 blocks
+		<-g.Enter
+		synctest.Wait()
+		if n := e.Load().Preemptions; n != 1 || len(entered) > 0 {
+			t.Errorf("%d preemptions, encoders ran %d times more", n, len(entered))
+		}
+		close(open)
+		synctest.Wait()
+		g.Open(t)
+		g.Leave <- struct{}{}
+		if got := <-text; got.err != nil {
+			t.Error(got.err)
+		}
+		if got := <-result; got.err != nil || !slices.Equal(got.choices[0].Tokens, want[0].Tokens) {
+			t.Errorf("%+v, want %v", got, want[0].Tokens)
+		}
+		if n := e.EncodeStats().Encoded; n != 2 {
+			t.Errorf("%d pictures were encoded, want each once", n)
+		}
+	})
+}
