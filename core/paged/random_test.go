@@ -120,7 +120,7 @@ func someRanges(prompt int, pick func(int) int) (all []TokenRange) {
 func drive(r *rig, src source, ranges bool) error {
 	ended, ops := false, 32
 	if ranges {
-		ops = 39
+		ops = 38
 	}
 	pick := func(n int) int {
 		i, ok := src.pick(n)
@@ -161,16 +161,14 @@ func drive(r *rig, src source, ranges bool) error {
 			if victim, ok := live(); ok {
 				err = r.remove(victim)
 			}
-		case op == 38:
-			if of, ok := live(); ok {
-				err = r.reopen(of)
-			}
 		case op >= 32:
 			if of, ok := live(); ok {
 				err = r.finish(of, pick(4))
 			}
 		case op == 10:
-			err = r.remove(id + 1) // unknown
+			if err = r.remove(id + 1); err == nil { // unknown
+				err = r.reopen(id)
+			}
 		case op == 11:
 			if pick(4) == 0 {
 				err = r.clear()
