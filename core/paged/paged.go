@@ -134,7 +134,7 @@ type Step struct {
 	// Preempted sequences gave up their blocks and wait again; encoding ones before others, newest first.
 	Preempted []SeqID
 	// Reserved are the sequences added with Unfinished ranges which were admitted, also again after a preemption. One
-	// which was preempted in the same step is neither here nor in Preempted.
+	// which was preempted in the same step is neither here nor in Preempted, and its ranges are as before.
 	Reserved []Reservation
 	// PassedOver are waiting sequences which Reopen, need an unfinished range and did not fit. One is here when the
 	// step finds that out, and not again before one of its ranges is finished or there are more blocks.

@@ -141,14 +141,17 @@ func (s *Scheduler) preemptSequence(q *seqState, out *Step) {
 	s.leaveQueue(q)
 	s.releaseBlocks(q)
 	s.budget += q.planned
-	q.partial.reopenRanges()
+	cancelled := out.cancelReservation(q)
+	if !cancelled {
+		q.partial.reopenRanges()
+	}
 	q.computed, q.planned, q.awaitsToken = 0, 0, false
 	q.prefillGoal = len(q.tokens)
 	q.limit = s.limitOf(q, 0)
 	s.stats.PrefillTokens += q.prefillLeft()
 
 	s.enterQueue(q, inWaiting)
-	if !out.cancelReservation(q) {
+	if !cancelled {
 		s.stats.Preemptions++
 		out.Preempted = append(out.Preempted, q.id)
 	}

@@ -299,13 +299,13 @@ func (w *twin) step(out *Step) {
 			return
 		}
 		short = short || !needed
-		v.reopen()
 		v.goal = len(v.tokens)
 		w.waiting = byAge(append(w.waiting, v))
 		if i := slices.IndexFunc(out.Reserved, func(r Reservation) bool { return r.ID == v.ID }); i >= 0 {
 			out.Reserved = slices.Delete(out.Reserved, i, i+1)
 			return
 		}
+		v.reopen()
 		w.stats.Preemptions++
 		out.Preempted = append(out.Preempted, v.ID)
 	}

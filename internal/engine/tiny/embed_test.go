@@ -119,11 +119,23 @@ func TestEmbedIdentity(t *testing.T) {
 		})
 	}
 	t.Run("preemption", func(t *testing.T) {
-		e, _, ctx := spied(t, small(t, func(c *Config) { c.Blocks, c.MaxSeqs, c.TokenBudget = 36, 16, 16 }))
-		for range 3 {
-			check(t, embedAll(t, ctx, e, reqs, workload(10, 96, 40)))
-		}
-		happened(t, "a preemption", int64(e.Load().Preemptions))
+		synctest.Test(t, func(t *testing.T) {
+			e := small(t, func(c *Config) { c.Blocks, c.MaxSeqs, c.TokenBudget = 36, 16, 16 })
+			g := &gate{e.cpu.forward, enginetest.NewGate()}
+			e.cpu.forward = g
+			ctx := enginetest.Start(t, e)
+			got := make(chan [][]float32, 1)
+			go func() { got <- embedAll(t, ctx, e, reqs, workload(10, 96, 40)) }()
+			<-g.Enter
+			synctest.Wait() // all requests are there: the blocks do not suffice
+			g.Open(t)
+			g.Leave <- struct{}{}
+			check(t, <-got)
+			for range 2 {
+				check(t, embedAll(t, ctx, e, reqs, workload(10, 96, 40)))
+			}
+			happened(t, "a preemption", int64(e.Load().Preemptions))
+		})
 	})
 }
 
