@@ -105,6 +105,23 @@ func TestCostTerms(t *testing.T) {
 	}
 }
 
+// TestEqualCostsAreLocal: with 16 ms and 1/64 ms a token both ways cost 34 1/64 ms.
+func TestEqualCostsAreLocal(t *testing.T) {
+	l, err := rates.New(rates.Config{PrefillFixed: 16 * time.Millisecond, PrefillToken: time.Millisecond / 64})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, c := l.WorkerOf(kv.Worker{ID: 1}), SplitConfig{Policy: ByCost}
+	in := SplitInputs{Tokens: 65, BlockSize: 16, LocalTokens: 64, PrefillWorkers: 1, TransferFixedMs: 1}
+	if d := Decide(&c, &in, w, w); d.Remote || d.LocalCost.Sum() != 34+1.0/64 || d.RemoteCost.Sum() != 34+1.0/64 {
+		t.Errorf("%+v", d)
+	}
+	in.LocalTokens++
+	if d := Decide(&c, &in, w, w); !d.Remote {
+		t.Errorf("%+v", d)
+	}
+}
+
 // TestCostMoves: what makes one way dearer never makes it be chosen. A queue, a slow link and few workers keep prompts
 // here; running answers and queued prompts send them away.
 func TestCostMoves(t *testing.T) {

@@ -12,11 +12,15 @@ import (
 // this.
 
 var (
-	workerA = Incarnation{Worker: 3, Epoch: 1}
-	workerB = Incarnation{Worker: 4, Epoch: 1}
+	workerA = incarnationOf(3, 1)
+	workerB = incarnationOf(4, 1)
 	ref1    = AttemptRef{7, 1}
 	ref2    = AttemptRef{7, 2}
 )
+
+func incarnationOf(id kv.WorkerID, epoch uint64) Incarnation {
+	return Incarnation{Worker: kv.Worker{ID: id}, Epoch: epoch}
+}
 
 // handoffIn returns a handoff of 100 tokens which has come to a state, and the time.
 func handoffIn(state HandoffState) (*Handoff, kv.Mono) {
@@ -198,7 +202,7 @@ func TestTransferWhichHangsLeaksNothing(t *testing.T) {
 		}
 		account(h.HandleReserved(now, 0, nil))
 		for worker := kv.WorkerID(1); !h.State().IsEnd(); worker++ {
-			h.HandlePull(now, h.Ref(), Incarnation{worker, 1}, nil) // the transfer begins, and hangs
+			h.HandlePull(now, h.Ref(), incarnationOf(worker, 1), nil) // the transfer begins, and hangs
 			if h.State() != Prefilling {
 				t.Fatalf("state %v", h.State())
 			}
@@ -411,7 +415,7 @@ func TestFailedPrefillNeverFailsTheRequest(t *testing.T) {
 		h, _ := handoffIn(Queued)
 		jobs := 1
 		for worker := kv.WorkerID(1); !h.State().IsEnd(); worker++ {
-			h.HandlePull(0, h.Ref(), Incarnation{worker, 1}, nil)
+			h.HandlePull(0, h.Ref(), incarnationOf(worker, 1), nil)
 			out := tt.fail(h)
 			switch last := out[len(out)-1]; last.Kind {
 			case EnqueueJob:
@@ -428,6 +432,36 @@ func TestFailedPrefillNeverFailsTheRequest(t *testing.T) {
 			t.Errorf("%s: state %v after %d jobs", tt.name, h.State(), jobs)
 		}
 	}
+}
+
+// TestFailedWorkersAreNotCalledAgain: a worker which failed a request, or was too slow for it, is named so until it
+// restarts.
+func TestFailedWorkersAreNotCalledAgain(t *testing.T) {
+	late := kv.Mono(time.Hour)
+	for _, tt := range []struct {
+		name string
+		end  func(*Legs)
+	}{
+		{"it failed", func(l *Legs) { l.HandlePrefillFailed(0, ref1, workerA, nil) }},
+		{"it was slow", func(l *Legs) { l.Tick(late, nil) }},
+	} {
+		for _, l := range []*Legs{legsIn(PrefillFirst, PrefillLeg), legsIn(PrefillFirst, DecodeLeg), legsIn(BothAtOnce, BothLegs), legsIn(BothAtOnce, DecodeLeg)} {
+			if tt.end(l); !slices.Equal(l.Failed(), []Incarnation{workerA}) {
+				t.Errorf("%s: %v are named", tt.name, l.Failed())
+			}
+		}
+	}
+	h, _ := handoffIn(Prefilling)
+	h.Tick(kv.Mono(testHandoff().Silence), nil)
+	if !slices.Equal(h.Failed(), []Incarnation{workerA}) {
+		t.Errorf("%v are named", h.Failed())
+	}
+	at := kv.Mono(testHandoff().Silence)
+	restarted := incarnationOf(workerA.Worker.ID, 2)
+	expectKinds(t, "after its restart", h.HandlePull(at, ref2, restarted, nil), OpenTransfer, AdmitPull)
+	h, _ = handoffIn(Prefilling)
+	h.Tick(at, nil)
+	expectKinds(t, "before it", h.HandlePull(at, ref2, workerA, nil), RefusePull, PrefillLocal)
 }
 
 // TestResumedRequestLooksFirst: a request which comes back with tokens that it generated looks at what it holds before

@@ -18,8 +18,8 @@
 // the decode worker does.
 //
 // An [AttemptRef] is used once. At most one prefill worker is admitted to an attempt, and one decode leg gets its
-// result. What comes late, of an earlier attempt or of an earlier life of the process, changes nothing, but its sender
-// is told, and what it holds is released.
+// result. What comes late, of an earlier attempt or of an earlier life of the process, changes nothing; a late pull is
+// refused, and a late handoff released.
 //
 // A side which gives up says so. The other side does not depend on it: its own deadline ends its wait.
 //
@@ -61,14 +61,16 @@ type AttemptRef struct {
 // String returns the reference as epoch and attempt.
 func (r AttemptRef) String() string { return fmt.Sprintf("%d.%d", r.Epoch, r.Attempt) }
 
-// Incarnation is one life of a worker. The zero value is none.
+// Incarnation is one life of a worker's rank. The zero value is none.
 type Incarnation struct {
-	Worker kv.WorkerID
+	Worker kv.Worker
 	Epoch  uint64
 }
 
-// String returns the incarnation as worker and epoch.
-func (i Incarnation) String() string { return fmt.Sprintf("%d/%d", i.Worker, i.Epoch) }
+// String returns the incarnation as worker, rank and epoch.
+func (i Incarnation) String() string {
+	return fmt.Sprintf("%d:%d/%d", i.Worker.ID, i.Worker.Rank, i.Epoch)
+}
 
 // HandoffEffectKind says what a HandoffEffect is.
 type HandoffEffectKind uint8

@@ -37,7 +37,7 @@ func Example() {
 
 	perform(h.HandlePrefix(now, &d, nil))
 	perform(h.HandleReserved(now, 0, nil))
-	perform(h.HandlePull(now, first, disagg.Incarnation{Worker: 2, Epoch: 5}, nil))
+	perform(h.HandlePull(now, first, disagg.Incarnation{Worker: kv.Worker{ID: 2}, Epoch: 5}, nil))
 	perform(h.HandleNotify(first, nil))
 	// Output:
 	// look up the prefix of 8000 tokens
@@ -45,6 +45,6 @@ func Example() {
 	// reserve blocks of 8000 tokens
 	// enqueue job 7.1, tokens 0 to 7984, within 30s
 	// open transfer 7.1, tokens 0 to 7984
-	// admit 7.1 of 2/5, within 30s
+	// admit 7.1 of 2:0/5, within 30s
 	// decode 7.1, tokens 0 to 7984
 }

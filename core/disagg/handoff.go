@@ -72,34 +72,32 @@ func (s HandoffState) IsEnd() bool { return s >= Decoding }
 
 // Handoff is the state of one request at its decode worker, from its arrival to the first step of its decode.
 //
-//		state       event                                          next        effects
-//		            StartHandoff                                   looking up  LookUpPrefix
-//		looking up  HandlePrefix: local                            local       PrefillLocal
-//		looking up  HandlePrefix: remote                           reserving   ReserveBlocks
-//		reserving   HandleReserved, and blocks are to be moved     queued      EnqueueJob
-//		reserving   HandleReserved, and none are                   local       PrefillLocal
-//		queued      HandlePull                                     prefilling  OpenTransfer, AdmitPull
-//		queued      HandlePull by a worker which failed before     local       RefusePull, PrefillLocal
-//		queued      HandlePrefillFailed                            queued      EnqueueJob (1)
-//		queued      HandleQueueFailed                              local       WithdrawJob, PrefillLocal
-//		prefilling  HandleProgress                                 prefilling
-//		prefilling  HandleNotify                                   decoding    StartDecode
-//		prefilling  HandlePrefillFailed by the admitted worker     queued      CloseTransfer, EnqueueJob (1)
-//		prefilling  HandleTransferFailed                           queued      CloseTransfer, AbortPrefill, EnqueueJob (1)
-//		prefilling  Tick: Silence has passed                       queued      CloseTransfer, AbortPrefill, EnqueueJob (1)
-//		looking up  Tick: the deadline                             local       PrefillLocal
-//		reserving   Tick: the deadline                             local       PrefillLocal
-//		queued      Tick: the deadline                             local       WithdrawJob, PrefillLocal
-//		prefilling  Tick: Budget has passed                        local       CloseTransfer, AbortPrefill, PrefillLocal
-//		reserving   ReclaimBlocks                                  local       FreeBlocks, PrefillLocal
-//		queued      ReclaimBlocks                                  local       WithdrawJob, FreeBlocks, PrefillLocal
-//		prefilling  ReclaimBlocks                                  local       CloseTransfer, AbortPrefill, FreeBlocks, PrefillLocal
-//		live        CancelHandoff                                  aborted     as ReclaimBlocks, without PrefillLocal
-//		any         HandlePull otherwise                           the same    RefusePull
+//	state       event                                          next        effects
+//	            StartHandoff                                   looking up  LookUpPrefix
+//	looking up  HandlePrefix: local                            local       PrefillLocal
+//	looking up  HandlePrefix: remote                           reserving   ReserveBlocks
+//	reserving   HandleReserved, and blocks are to be moved     queued      EnqueueJob
+//	reserving   HandleReserved, and none are                   local       PrefillLocal
+//	queued      HandlePull                                     prefilling  OpenTransfer, AdmitPull
+//	queued      HandlePull by a worker which failed before     local       RefusePull, PrefillLocal
+//	queued      HandlePrefillFailed                            queued      EnqueueJob (1)
+//	queued      HandleQueueFailed                              local       WithdrawJob, PrefillLocal
+//	prefilling  HandleProgress                                 prefilling
+//	prefilling  HandleNotify                                   decoding    StartDecode
+//	prefilling  HandlePrefillFailed by the admitted worker     queued      CloseTransfer, EnqueueJob (1)
+//	prefilling  HandleTransferFailed                           queued      CloseTransfer, AbortPrefill, EnqueueJob (1)
+//	prefilling  Tick: Silence has passed                       queued      CloseTransfer, AbortPrefill, EnqueueJob (1)
+//	looking up  Tick: the deadline                             local       PrefillLocal
+//	reserving   Tick: the deadline                             local       PrefillLocal
+//	queued      Tick: the deadline                             local       WithdrawJob, PrefillLocal
+//	prefilling  Tick: Budget has passed                        local       CloseTransfer, AbortPrefill, PrefillLocal
+//	reserving   ReclaimBlocks                                  local       FreeBlocks, PrefillLocal
+//	queued      ReclaimBlocks                                  local       WithdrawJob, FreeBlocks, PrefillLocal
+//	prefilling  ReclaimBlocks                                  local       CloseTransfer, AbortPrefill, FreeBlocks, PrefillLocal
+//	live        CancelHandoff                                  aborted     as ReclaimBlocks, without PrefillLocal
+//	any         HandlePull otherwise                           the same    RefusePull
 //
-//	 1. After the last attempt local, and PrefillLocal instead.
-//
-// Every other pair changes nothing.
+// (1) After the last attempt: local, and PrefillLocal instead. Every other pair changes nothing.
 type Handoff struct {
 	cfg       HandoffConfig
 	state     HandoffState

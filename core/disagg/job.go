@@ -56,8 +56,8 @@ func (s JobState) String() string {
 //
 // Every other pair changes nothing.
 //
-// A job is given back only as long as the decode worker may not have admitted this one. After that the decode worker
-// makes another attempt, which is another job.
+// A job is given back as long as this worker does not know that it was admitted. After that its failure makes the decode
+// worker begin another attempt, which is another job.
 type PrefillJob struct {
 	cfg       JobConfig
 	offer     JobOffer

@@ -75,35 +75,35 @@ func (s LegsState) IsEnd() bool { return s >= Streaming }
 
 // Legs is the state of one request at a router before engines which move blocks themselves, up to its first token.
 //
-//		state       event                                      next         effects
-//		            StartLegs                                  looking up   LookUpPrefix
-//		looking up  HandlePrefix: remote                       prefill leg  CallPrefill
-//		looking up  HandlePrefix: local, or the deadline        whole        CallWhole
-//		prefill     HandlePrefillPlaced, PrefillFirst          prefill leg
-//		prefill     HandlePrefillPlaced, BothAtOnce            both legs    CallDecode
-//		prefill     HandleNoPrefillWorker                      whole        CallWhole
-//		prefill     HandlePrefilled: GaveHandoff               decode leg   CallDecode
-//		prefill     HandlePrefilled: GaveNothing               whole        CallWhole
-//		prefill     HandlePrefilled: GaveAnswer                delivered    DeliverPrefill
-//		prefill     HandlePrefillFailed                        prefill leg  CallPrefill (1)
-//		prefill     Tick: the deadline                         prefill leg  AbortPrefill, CallPrefill (1)
-//		both        HandlePrefilled                            decode leg
-//		both        HandleFirstToken                           streaming    DrainPrefill
-//		both        HandlePrefillFailed                        prefill leg  AbortDecode, CallPrefill (1)
-//		both        HandleDecodeFailed                         prefill leg  AbortPrefill, CallPrefill (1)
-//		both        Tick: the deadline                         prefill leg  AbortPrefill, AbortDecode, CallPrefill (1)
-//		decode      HandleFirstToken                           streaming
-//		decode      HandlePrefillFailed: its worker is lost    prefill leg  AbortDecode, CallPrefill (1)
-//		decode      HandleDecodeFailed                         prefill leg  ReleaseHandoff (2), CallPrefill (1)
-//		decode      Tick: the deadline                         prefill leg  AbortDecode, ReleaseHandoff (2), CallPrefill (1)
-//		live        CancelLegs                                 aborted      as Tick, without CallPrefill
-//		any         HandlePrefilled of another attempt         the same     ReleaseHandoff, if it GaveHandoff
+//	state       event                                      next         effects
+//	            StartLegs                                  looking up   LookUpPrefix
+//	looking up  HandlePrefix: remote                       prefill leg  CallPrefill
+//	looking up  HandlePrefix: local, or the deadline       whole        CallWhole
+//	prefill     HandlePrefillPlaced, PrefillFirst          prefill leg
+//	prefill     HandlePrefillPlaced, BothAtOnce            both legs    CallDecode
+//	prefill     HandleNoPrefillWorker                      whole        CallWhole
+//	prefill     HandlePrefilled: GaveHandoff               decode leg   CallDecode
+//	prefill     HandlePrefilled: GaveNothing               whole        CallWhole
+//	prefill     HandlePrefilled: GaveAnswer                delivered    DeliverPrefill
+//	prefill     HandlePrefillFailed                        prefill leg  CallPrefill (1)
+//	prefill     Tick: the deadline                         prefill leg  AbortPrefill, CallPrefill (1)
+//	both        HandlePrefilled                            decode leg
+//	both        HandleFirstToken                           streaming    DrainPrefill
+//	both        HandlePrefillFailed                        prefill leg  AbortDecode, CallPrefill (1)
+//	both        HandleDecodeFailed                         prefill leg  AbortPrefill, CallPrefill (1)
+//	both        Tick: the deadline                         prefill leg  AbortPrefill, AbortDecode, CallPrefill (1)
+//	decode      HandleFirstToken                           streaming
+//	decode      HandlePrefillFailed: its worker is lost    prefill leg  AbortDecode, CallPrefill (1)
+//	decode      HandleDecodeFailed                         prefill leg  ReleaseHandoff (2), CallPrefill (1)
+//	decode      Tick: the deadline                         prefill leg  AbortDecode, ReleaseHandoff (2), CallPrefill (1)
+//	live        CancelLegs                                 aborted      as Tick, without CallPrefill
+//	any         HandlePrefilled of another attempt         the same     ReleaseHandoff, if it GaveHandoff
 //
-//	 1. After the last attempt, or Budget: whole, CallWhole.
-//	 2. If the prefill leg gave a handoff. It is never given to another decode leg.
+// (1) After the last attempt, or Budget: whole, and CallWhole instead. (2) If the prefill leg gave a handoff, which is
+// never given to another decode leg. Every other pair changes nothing.
 //
-// Every other pair changes nothing. A decode leg which fails after its first token is a failure of the request's attempt:
-// the request migrates, and begins anew there.
+// A decode leg which fails after its first token is a failure of the request's attempt: the request migrates, and begins
+// anew there.
 type Legs struct {
 	cfg       LegsConfig
 	state     LegsState

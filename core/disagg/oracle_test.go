@@ -21,7 +21,6 @@ type model struct {
 	memory  []modelBlock
 	epoch   uint64
 	attempt uint32 // given to handoffs so far
-	last    uint32 // enqueued
 	lives   []*modelRequest
 	queue   []*modelEntry
 	jobs    []*modelJob
@@ -394,7 +393,7 @@ func (m *model) pullJob() {
 	}
 	q.inFlight = true
 	w := m.draw(len(m.epochs))
-	j := &modelJob{entry: q, by: Incarnation{kv.WorkerID(w + 1), m.epochs[w]}}
+	j := &modelJob{entry: q, by: incarnationOf(kv.WorkerID(w+1), m.epochs[w])}
 	owner := testMetadata(m.epoch)
 	switch m.draw(40) {
 	case 0:
@@ -508,7 +507,7 @@ func (m *model) pass(d time.Duration) {
 	}
 	paused := m.draw(2 * len(m.epochs))
 	for _, j := range m.jobs {
-		if int(j.by.Worker)-1 != paused {
+		if int(j.by.Worker.ID)-1 != paused {
 			m.performJob(j, j.j.Tick(m.now, m.out[:0]))
 		}
 	}
@@ -524,7 +523,7 @@ func (m *model) disturb() {
 	switch m.draw(6) {
 	case 0: // a prefill worker dies: what it writes is cut off, or it is silent
 		w := m.draw(len(m.epochs))
-		dead := Incarnation{kv.WorkerID(w + 1), m.epochs[w]}
+		dead := incarnationOf(kv.WorkerID(w+1), m.epochs[w])
 		m.epochs[w]++
 		m.seen["crashes"]++
 		for _, j := range m.jobs {
@@ -823,13 +822,13 @@ func (m *legsModel) placeLeg(ref AttemptRef) {
 	p := m.prefill
 	switch {
 	case p == nil || p.placed || p.ref != ref:
-		m.perform(m.legs.HandlePrefillPlaced(AttemptRef{1, ref.Attempt}, Incarnation{9, 1}, nil))
+		m.perform(m.legs.HandlePrefillPlaced(AttemptRef{1, ref.Attempt}, incarnationOf(9, 1), nil))
 	case m.draw(8) == 0:
 		m.prefill = nil
 		m.perform(m.legs.HandleNoPrefillWorker(ref, nil))
 	default:
 		for id := kv.WorkerID(1); ; id++ {
-			if p.by = (Incarnation{id, 1}); !slices.Contains(m.legs.Failed(), p.by) {
+			if p.by = incarnationOf(id, 1); !slices.Contains(m.legs.Failed(), p.by) {
 				break
 			}
 		}

@@ -239,7 +239,7 @@ func scriptRef(t *testing.T, d *datadriven.TestData, arg string) AttemptRef {
 func scriptWorker(t *testing.T, d *datadriven.TestData) Incarnation {
 	w, text := Incarnation{Epoch: 1}, ""
 	d.ScanArgs(t, "by", &text)
-	if n, _ := fmt.Sscanf(text, "%d/%d", &w.Worker, &w.Epoch); n == 0 {
+	if n, _ := fmt.Sscanf(text, "%d/%d", &w.Worker.ID, &w.Epoch); n == 0 {
 		d.Fatalf(t, "%q is no worker", text)
 	}
 	return w
