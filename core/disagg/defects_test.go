@@ -244,6 +244,20 @@ func TestWriteWhichFailsIsTold(t *testing.T) {
 	expectKinds(t, "the decode worker", h.HandlePrefillFailed(0, out[0].Ref, workerA, out[0].Reason, nil), CloseTransfer, EnqueueJob)
 }
 
+// TestJobWhichIsOverDoesNothing: whatever comes after its end.
+func TestJobWhichIsOverDoesNothing(t *testing.T) {
+	for _, owner := range []*Metadata{nil, testMetadata(6)} {
+		j, _ := StartJob(0, testJob(), JobOffer{Ref: ref1, Start: 32, End: 96}, testMetadata(1), owner, nil)
+		out := j.HandlePrompt(0, 0, nil)
+		out = j.HandleComputed(out)
+		out = j.HandleWritten(out)
+		out = j.HandleRefused(out)
+		out = j.HandleFailed(out)
+		out = j.Tick(kv.Mono(time.Hour), out)
+		expectKinds(t, "after its end", out)
+	}
+}
+
 // TestEachSideSaysThatItGivesUp: whatever ends an attempt, the other side is told, unless it is what told.
 func TestEachSideSaysThatItGivesUp(t *testing.T) {
 	tells := map[HandoffEffectKind]bool{AbortPrefill: true, AbortDecode: true, ReleaseHandoff: true, TellDecode: true, WithdrawJob: true}
@@ -490,6 +504,11 @@ func TestLegsKeepOneStream(t *testing.T) {
 	expectKinds(t, "the first token", l.HandleFirstToken(ref1, nil), DrainPrefill)
 	out := l.HandlePrefillFailed(0, ref1, workerA, nil)
 	out = l.HandleDecodeFailed(0, ref1, out)
+	out = l.HandlePrefilled(0, ref1, workerA, GaveNothing, 0, out)
+	out = l.HandlePrefilled(0, ref1, workerA, GaveAnswer, 0, out)
+	out = l.HandlePrefillPlaced(ref1, workerB, out)
+	out = l.HandleNoPrefillWorker(ref1, out)
+	out = l.HandlePrefix(0, &Decision{Remote: true}, out)
 	out = l.CancelLegs(out)
 	out = l.Tick(kv.Mono(time.Hour), out)
 	expectKinds(t, "after it", out)
