@@ -1,0 +1,221 @@
+package disagg
+
+import (
+	"errors"
+	"fmt"
+
+	"penstock/core/rates"
+)
+
+// SplitPolicy says how Decide decides.
+type SplitPolicy uint8
+
+// The policies.
+const (
+	// ByCost compares the time and harm of both ways.
+	ByCost SplitPolicy = iota
+	// ByThreshold is Dynamo's rule: remote if more than MaxLocalPrefillLength tokens are to be computed and the
+	// queue has fewer than MaxPrefillQueueSize jobs.
+	ByThreshold
+	// AlwaysRemote and NeverRemote do not compare.
+	AlwaysRemote
+	NeverRemote
+
+	splitPolicies = iota
+)
+
+var policyNames = [splitPolicies]string{"cost", "threshold", "always", "never"}
+
+// String returns the name which ParsePolicy takes.
+func (p SplitPolicy) String() string {
+	if int(p) >= splitPolicies {
+		return "unknown policy"
+	}
+	return policyNames[p]
+}
+
+// ParsePolicy returns the policy of a name: cost, threshold, always or never.
+func ParsePolicy(name string) (SplitPolicy, error) {
+	for i, n := range policyNames {
+		if n == name {
+			return SplitPolicy(i), nil
+		}
+	}
+	return 0, fmt.Errorf("disagg: policy %.40q is none of cost, threshold, always and never", name)
+}
+
+// SplitConfig is how it is decided where a prompt is computed.
+type SplitConfig struct {
+	Policy SplitPolicy
+	// MaxLocalPrefillLength is how many tokens without the cached ones are computed locally; ByThreshold only.
+	MaxLocalPrefillLength int
+	// MaxPrefillQueueSize is how many jobs in the queue are too many for another one; ByThreshold only.
+	MaxPrefillQueueSize int
+	// DecodeWeight is what a ms of delay of a running answer costs, relative to a ms before the first token; ByCost
+	// only.
+	DecodeWeight float64
+}
+
+// DefaultSplit returns cost, 1000 tokens and 2 jobs as Dynamo has them, and the weight of mode time of the router.
+func DefaultSplit() SplitConfig {
+	return SplitConfig{Policy: ByCost, MaxLocalPrefillLength: 1000, MaxPrefillQueueSize: 2, DecodeWeight: 0.1}
+}
+
+// Validate reports every problem of c at once, nil if there is none.
+func (c *SplitConfig) Validate() error {
+	var all []error
+	if c.Policy >= splitPolicies {
+		all = append(all, fmt.Errorf("disagg: policy %d is unknown", c.Policy))
+	}
+	if c.MaxLocalPrefillLength < 0 || c.MaxPrefillQueueSize < 0 {
+		all = append(all, fmt.Errorf("disagg: at most %d tokens are prefilled locally and %d jobs are queued: must not be negative", c.MaxLocalPrefillLength, c.MaxPrefillQueueSize))
+	}
+	if !(c.DecodeWeight >= 0 && c.DecodeWeight <= 1e9) {
+		all = append(all, fmt.Errorf("disagg: the weight of running answers is %v: must be between 0 and 1e9", c.DecodeWeight))
+	}
+	return errors.Join(all...)
+}
+
+// SplitInputs is what a decision depends on, beside the rates. Counts are not negative.
+type SplitInputs struct {
+	// Tokens is the length of the request in tokens, at least 1, and Cached how many of the first ones the decode
+	// worker holds.
+	Tokens int `json:"tokens"`
+	Cached int `json:"cached"`
+	// BlockSize is that of the decode worker in tokens, at least 1.
+	BlockSize int `json:"block_size"`
+	// LocalTokens are queued prefill tokens of the decode worker, and Decoding its running answers.
+	LocalTokens int `json:"local_tokens"`
+	Decoding    int `json:"decoding"`
+	// PrefillWorkers is the number of prefill workers, and RemoteCached how many of the first tokens the cache of the
+	// likely one has.
+	PrefillWorkers int `json:"prefill_workers"`
+	RemoteCached   int `json:"remote_cached"`
+	// QueuedJobs wait for a prefill worker. QueuedTokens are what they and the jobs in progress have to compute.
+	QueuedJobs   int `json:"queued_jobs"`
+	QueuedTokens int `json:"queued_tokens"`
+	// A transfer takes TransferFixedMs, and TransferTokenMs for each token whose block moves.
+	TransferFixedMs float64 `json:"transfer_fixed_ms"`
+	TransferTokenMs float64 `json:"transfer_token_ms"`
+}
+
+// MovedRange returns the tokens whose blocks would move, half open. It is empty if start is end.
+func (in *SplitInputs) MovedRange() (start, end int) {
+	end = movableEnd(in.Tokens, in.BlockSize)
+	return min(in.Cached/in.BlockSize*in.BlockSize, end), end
+}
+
+// PathCost has the terms of the cost of one way, in ms.
+type PathCost struct {
+	// Wait is the time until what is queued is computed. There is one queue of all prefill workers.
+	Wait float64 `json:"wait"`
+	// Prefill is the time of the prefill itself: of the tokens which are not cached where it runs.
+	Prefill float64 `json:"prefill"`
+	// Transfer is the time in which the blocks move, and Tail that of the tokens which the decode worker computes
+	// after that.
+	Transfer float64 `json:"transfer"`
+	Tail     float64 `json:"tail"`
+	// Harm is the weighted time for which the part which the decode worker computes stalls its running answers.
+	Harm float64 `json:"harm"`
+}
+
+// Sum returns the cost, in ms.
+func (c *PathCost) Sum() float64 { return c.Wait + c.Prefill + c.Transfer + c.Tail + c.Harm }
+
+// Decision is where a prompt is to be computed, with all that it depends on.
+type Decision struct {
+	// Remote says that a prefill worker is to compute it.
+	Remote bool        `json:"remote"`
+	Reason SplitReason `json:"reason"`
+	Inputs SplitInputs `json:"inputs"`
+	// LocalCost and RemoteCost are the costs of both ways, by every policy. Without prefill workers RemoteCost has no
+	// Wait.
+	LocalCost  PathCost `json:"local_ms"`
+	RemoteCost PathCost `json:"remote_ms"`
+}
+
+// SplitReason says which rule decided.
+type SplitReason uint8
+
+// The reasons, in the order in which the rules are tried.
+const (
+	PolicyIsNever SplitReason = iota
+	NoPrefillWorkers
+	AllBlocksHeld
+	PolicyIsAlways
+	ShortPrefill
+	FullQueue
+	LongPrefill
+	CheaperLocal
+	CheaperRemote
+
+	splitReasons = iota
+)
+
+// String returns the rule in words.
+func (r SplitReason) String() string {
+	if int(r) >= splitReasons {
+		return "unknown reason"
+	}
+	return [splitReasons]string{
+		"the policy is never", "there are no prefill workers", "all blocks which could move are held", "the policy is always",
+		"the prefill is short", "the queue is full", "the prefill is long", "local prefill costs no more", "remote prefill costs less",
+	}[r]
+}
+
+// MarshalText returns the rule in words.
+func (r SplitReason) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// Decide decides where a prompt is computed: by the worker which decodes, whose rates are local, or by a prefill worker,
+// whose rates are remote. It allocates nothing.
+//
+//	local  = wait + prefill(tokens - cached) + harm of that prefill
+//	remote = wait / workers + prefill(end - remote cached) + transfer(end - start) + prefill(tokens - end) + harm of that tail
+//
+// Harm is DecodeWeight * answers which run * time. A prefill worker computes also what the decode worker holds, since it
+// does not read its blocks. Equal costs are decided for local prefill.
+func Decide(c *SplitConfig, in *SplitInputs, local, remote *rates.WorkerRates) Decision {
+	d := Decision{Inputs: *in}
+	start, end := in.MovedRange()
+	stall := c.DecodeWeight * float64(in.Decoding)
+
+	d.LocalCost.Wait = local.PrefillMs(in.LocalTokens)
+	d.LocalCost.Prefill = local.PrefillMs(max(in.Tokens-in.Cached, 1))
+	d.LocalCost.Harm = float64(stall * d.LocalCost.Prefill)
+	if start < end {
+		if in.PrefillWorkers > 0 {
+			d.RemoteCost.Wait = remote.PrefillMs(in.QueuedTokens) / float64(in.PrefillWorkers)
+		}
+		d.RemoteCost.Prefill = remote.PrefillMs(max(end-in.RemoteCached, 1))
+		d.RemoteCost.Transfer = in.TransferFixedMs + float64(in.TransferTokenMs*float64(end-start))
+		d.RemoteCost.Tail = local.PrefillMs(in.Tokens - end)
+		d.RemoteCost.Harm = float64(stall * d.RemoteCost.Tail)
+	}
+	d.Remote, d.Reason = d.applyRules(c, start == end)
+	return d
+}
+
+// applyRules returns what the first rule which applies decides.
+func (d *Decision) applyRules(c *SplitConfig, held bool) (remote bool, why SplitReason) {
+	in := &d.Inputs
+	switch {
+	case c.Policy == NeverRemote:
+		return false, PolicyIsNever
+	case in.PrefillWorkers < 1:
+		return false, NoPrefillWorkers
+	case held:
+		return false, AllBlocksHeld
+	case c.Policy == AlwaysRemote:
+		return true, PolicyIsAlways
+	case c.Policy == ByThreshold && in.Tokens-in.Cached <= c.MaxLocalPrefillLength:
+		return false, ShortPrefill
+	case c.Policy == ByThreshold && in.QueuedJobs >= c.MaxPrefillQueueSize:
+		return false, FullQueue
+	case c.Policy == ByThreshold:
+		return true, LongPrefill
+	}
+	if d.RemoteCost.Sum() < d.LocalCost.Sum() {
+		return true, CheaperRemote
+	}
+	return false, CheaperLocal
+}
