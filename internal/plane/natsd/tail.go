@@ -123,7 +123,7 @@ func newTailReader(stream string, cons jetstream.Consumer, sink func(Msg) error,
 
 // readMessages reads until an error.
 func (r *tailReader) readMessages(ctx context.Context, nc *nats.Conn) error {
-	p, err := newConsumerPuller(nc, r.stream, r.cons.CachedInfo().Name)
+	p, err := newConsumerPuller(nc, r.stream, r.cons.CachedInfo().Name, tailBounds)
 	if err != nil {
 		return errInterrupted(r.stream, err)
 	}
@@ -137,7 +137,7 @@ func (r *tailReader) readMessages(ctx context.Context, nc *nats.Conn) error {
 	for behind := r.caughtUp != nil; ; {
 		if behind && r.caughtUp == nil {
 			behind = false
-			tick.Reset(tailHeartbeat)
+			tick.Reset(pullHeartbeat)
 		}
 		select {
 		case <-ctx.Done():
@@ -179,9 +179,9 @@ func (r *tailReader) handleTick(ctx context.Context, p *consumerPuller) error {
 	r.quiet++
 	interval := r.checkInterval
 	if r.caughtUp == nil {
-		interval = tailHeartbeat
+		interval = pullHeartbeat
 	}
-	lost := time.Duration(r.quiet)*interval >= 2*tailHeartbeat // the request or its heartbeats were lost
+	lost := time.Duration(r.quiet)*interval >= 2*pullHeartbeat // the request or its heartbeats were lost
 	if r.caughtUp == nil && !lost {
 		return nil
 	}
