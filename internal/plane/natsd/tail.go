@@ -29,6 +29,7 @@ type Msg struct {
 	Header  nats.Header
 	Data    []byte
 	Seq     uint64
+	Stored  time.Time // by the server's clock
 	// Pending is how many further messages were waiting when the server sent this one.
 	Pending uint64
 }
@@ -245,6 +246,7 @@ func (r *tailReader) deliverMessage(ctx context.Context, m *nats.Msg) error {
 		Header:  m.Header,
 		Data:    m.Data,
 		Seq:     md.Sequence.Stream,
+		Stored:  md.Timestamp,
 		Pending: md.NumPending,
 	})
 	if err != nil {
