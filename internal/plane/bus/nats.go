@@ -73,6 +73,7 @@ type NATSBus struct {
 	mu        struct {
 		sync.Mutex
 		topics map[string]*natsTopic
+		queues map[string]*NATSQueue
 	}
 }
 
@@ -90,7 +91,7 @@ func NewNATSBus(nc *nats.Conn, cfg NATSBusConfig) (*NATSBus, error) {
 		return nil, natsd.WrapUnavailable("open bus "+cfg.Prefix, err)
 	}
 	b := &NATSBus{nc: nc, js: js, cfg: cfg}
-	b.mu.topics = make(map[string]*natsTopic)
+	b.mu.topics, b.mu.queues = make(map[string]*natsTopic), make(map[string]*NATSQueue)
 	return b, nil
 }
 
