@@ -17,7 +17,7 @@ import (
 // a delivery which is lost stays lost.
 func queueStory(t *testing.T, seed uint64, f bustest.QueueFaults) (puts, pulls, acks, left string) {
 	synctest.Test(t, func(t *testing.T) {
-		inner, err := bus.NewMemBus().OpenQueue(bus.QueueConfig{Name: "q", Lease: 24 * time.Hour, MaxLifetime: 48 * time.Hour})
+		inner, err := bus.NewMemBus().OpenQueue(bus.QueueConfig{Name: "q", Lease: 24 * time.Hour, MaxLifetime: 24 * time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -32,7 +32,7 @@ func queueStory(t *testing.T, seed uint64, f bustest.QueueFaults) (puts, pulls, 
 			return "u"
 		}
 		for i := range 200 {
-			puts += letter(q.Put(t.Context(), bus.Job{ID: fmt.Sprint(i), Lifetime: 40 * time.Hour}))
+			puts += letter(q.Put(t.Context(), bus.Job{ID: fmt.Sprint(i), Lifetime: 20 * time.Hour}))
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()

@@ -177,14 +177,14 @@ type queuedJob struct {
 }
 
 // parseJob reads a message of the stream of jobs. An error means that no user of this package can have sent
-// it.
+// it. A process with another MaxLifetime can have sent one that lives for longer than ours.
 func (q *NATSQueue) parseJob(m *nats.Msg) (queuedJob, error) {
 	id, err := q.parseJobID(q.cfg.jobsName(), m.Subject)
 	if err != nil {
 		return queuedJob{}, err
 	}
 	ms, err := parseCanonical(m.Header.Get(lifetimeHeader))
-	if err != nil || len(m.Data) > MaxJob || ms > uint64(q.cfg.MaxLifetime.Milliseconds()+1) {
+	if err != nil || len(m.Data) > MaxJob || ms > uint64(maxMaxLifetime.Milliseconds()) {
 		return queuedJob{}, fault.New(fault.Invalid, "job %.100q: %d bytes, a lifetime of %d ms, %v", id, len(m.Data), ms, err)
 	}
 	return queuedJob{id, m.Data, time.Duration(ms) * time.Millisecond}, nil
@@ -237,7 +237,7 @@ func (q *NATSQueue) acceptMessage(ctx context.Context, m *nats.Msg) (d Delivery,
 	md, merr := m.Metadata()
 	if err = cmp.Or(err, merr); err != nil {
 		q.bus.malformed.Add(1)
-		return Delivery{}, false, q.confirm(ctx, "discard a message of", m.Reply, ackDiscard, now.Add(q.cfg.Lease))
+		return Delivery{}, false, q.confirmAck(ctx, "discard a message of", m.Reply, ackDiscard, now.Add(q.cfg.Lease))
 	}
 	deadline := md.Timestamp.Add(j.lifetime)
 	switch judgeOffer(now, deadline, md.NumDelivered, q.cfg.MaxAttempts) {
@@ -265,11 +265,11 @@ func (q *NATSQueue) buryJob(ctx context.Context, m *nats.Msg, j queuedJob) error
 	if err := q.bus.publishStored(ctx, "bury a job of "+q.cfg.Name, &q.dead, dead); err != nil {
 		return err
 	}
-	return q.confirm(ctx, "bury a job of", m.Reply, ackDone, time.Now().Add(q.cfg.Lease))
+	return q.confirmAck(ctx, "bury a job of", m.Reply, ackDone, time.Now().Add(q.cfg.Lease))
 }
 
-// confirm sends an acknowledgement and waits, at most until a time, until the server has confirmed it.
-func (q *NATSQueue) confirm(ctx context.Context, op, receipt string, ack []byte, until time.Time) error {
+// confirmAck sends an acknowledgement and waits, at most until a time, until the server has confirmed it.
+func (q *NATSQueue) confirmAck(ctx context.Context, op, receipt string, ack []byte, until time.Time) error {
 	return natsd.RunWhileConnected(ctx, q.bus.nc, op+" "+q.cfg.Name, func(ctx context.Context) error {
 		ctx, cancel := context.WithDeadline(ctx, until)
 		defer cancel()
@@ -287,7 +287,7 @@ func (q *NATSQueue) confirmHeld(ctx context.Context, op string, d Delivery, ack 
 	if err != nil {
 		return err
 	}
-	if err := q.confirm(ctx, op, d.Receipt, ack, until); err != nil {
+	if err := q.confirmAck(ctx, op, d.Receipt, ack, until); err != nil {
 		return err
 	}
 	q.mu.Lock()

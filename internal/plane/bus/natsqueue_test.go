@@ -230,8 +230,10 @@ func TestNATSQueueServerRestart(t *testing.T) {
 func awaitIdleWorker(t *testing.T, nc *nats.Conn, stream string) {
 	t.Helper()
 	js := openJetStream(t, nc)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // the library's own limit is 5 s
+	defer cancel()
 	for {
-		c, err := js.Consumer(t.Context(), stream, "workers")
+		c, err := js.Consumer(ctx, stream, "workers")
 		if err == nil && c.CachedInfo().NumWaiting > 0 {
 			return
 		}
@@ -357,10 +359,11 @@ const jetstreamTerminated = "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.>"
 func FuzzQueueMessages(f *testing.F) {
 	f.Add("penstock.ns.q.jobs.r-1=2E0", "2500", "1", []byte("data"))
 	f.Add("penstock.ns.q.jobs.=", "0", "0", []byte(nil))
+	f.Add("penstock.ns.q.jobs.a", "86400001", "3", []byte(nil))
 	f.Add("penstock.ns.q.dead.a", "600000", "3", []byte(nil))
 	f.Add("penstock.ns.q.jobs."+strings.Repeat("=01", MaxKey), "+1", "-1", []byte(nil))
 	b := &NATSBus{cfg: NATSBusConfig{Prefix: "penstock"}}
-	cfg := QueueConfig{Name: "ns.q"}
+	cfg := QueueConfig{Name: "ns.q", MaxLifetime: maxMaxLifetime}
 	cfg.EnsureDefaults()
 	q := newNATSQueue(b, cfg)
 	f.Fuzz(func(t *testing.T, subject, lifetime, attempts string, data []byte) {

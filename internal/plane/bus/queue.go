@@ -26,9 +26,10 @@ const (
 	DefaultLease       = 2 * time.Second
 	DefaultMaxLifetime = 10 * time.Minute
 
-	maxMaxJobs     = 1 << 20
+	maxMaxJobs     = 1 << 16
 	minLease       = 10 * time.Millisecond
 	minMaxLifetime = time.Second
+	maxMaxLifetime = 24 * time.Hour
 )
 
 // QueueConfig names a queue and sets its limits. All users of a queue must pass equal values.
@@ -36,14 +37,14 @@ type QueueConfig struct {
 	// Name has the syntax of the name of a topic. A queue stores its jobs under the names NAME.jobs and
 	// NAME.dead, which no topic may have.
 	Name string
-	// MaxJobs bounds the jobs of the queue, with those that workers have. 0 means 1024.
+	// MaxJobs bounds the jobs of the queue, waiting and started. 0 means 1024.
 	MaxJobs int
 	// MaxAttempts is how often a job is delivered. 0 means 3.
 	MaxAttempts int
 	// Lease is how long a worker has a job after it got it or extended it. 0 means 2 s.
 	Lease time.Duration
 	// MaxLifetime bounds the lifetime of jobs. The queue knows their ids for that long. 0 means ten
-	// minutes; at least one second.
+	// minutes; one second to one day.
 	MaxLifetime time.Duration
 }
 
@@ -67,8 +68,8 @@ func (c *QueueConfig) Validate() error {
 	if c.Lease < minLease {
 		errs = append(errs, fault.New(fault.Invalid, "queue %s: Lease is %v, must be at least %v", c.Name, c.Lease, minLease))
 	}
-	if c.MaxLifetime < minMaxLifetime {
-		errs = append(errs, fault.New(fault.Invalid, "queue %s: MaxLifetime is %v, must be at least %v", c.Name, c.MaxLifetime, minMaxLifetime))
+	if c.MaxLifetime < minMaxLifetime || c.MaxLifetime > maxMaxLifetime {
+		errs = append(errs, fault.New(fault.Invalid, "queue %s: MaxLifetime is %v, must be %v to %v", c.Name, c.MaxLifetime, minMaxLifetime, maxMaxLifetime))
 	}
 	return errors.Join(errs...)
 }

@@ -13,7 +13,7 @@ import (
 // newWorkers adds a durable consumer to the stream of f.
 func (f fixture) newWorkers(t *testing.T) jetstream.Consumer {
 	t.Helper()
-	c, err := f.stream.CreateConsumer(t.Context(), jetstream.ConsumerConfig{
+	c, err := f.stream.CreateConsumer(patientContext(t), jetstream.ConsumerConfig{
 		Durable: "workers", AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Hour,
 	})
 	if err != nil {
@@ -22,11 +22,24 @@ func (f fixture) newWorkers(t *testing.T) jetstream.Consumer {
 	return c
 }
 
+// patientContext ends with half of the test binary's time. Without a deadline of ours the client library's is
+// 5 s, which a busy machine needs.
+func patientContext(t *testing.T) context.Context {
+	end, ok := t.Deadline()
+	if !ok {
+		end = time.Now().Add(time.Hour)
+	}
+	ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(time.Until(end)/2))
+	t.Cleanup(cancel)
+	return ctx
+}
+
 // awaitPullRequest waits until the server keeps a request for a message.
 func awaitPullRequest(t *testing.T, c jetstream.Consumer) {
 	t.Helper()
+	ctx := patientContext(t)
 	for {
-		info, err := c.Info(t.Context())
+		info, err := c.Info(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,13 +58,13 @@ func TestPullMessage(t *testing.T) {
 	f := newFixture(t)
 	c := f.newWorkers(t)
 	f.publish(t, "s.a", "0")
-	m, err := PullMessage(t.Context(), f.nc, "S", "workers", refuseMessage(t))
+	m, err := PullMessage(patientContext(t), f.nc, "S", "workers", refuseMessage(t))
 	if err != nil || string(m.Data) != "0" {
 		t.Fatalf("message %v, error %v", m, err)
 	}
 	got := make(chan string)
 	go func() {
-		m, err := PullMessage(t.Context(), f.nc, "S", "workers", refuseMessage(t))
+		m, err := PullMessage(patientContext(t), f.nc, "S", "workers", refuseMessage(t))
 		if err != nil {
 			t.Error(err)
 			m = &nats.Msg{}
@@ -86,7 +99,7 @@ func TestPullMessageContextEnds(t *testing.T) {
 			})
 			if err == nil {
 				pulled++
-				if err := m.AckSync(); err != nil {
+				if err := m.AckSync(nats.Context(patientContext(t))); err != nil {
 					t.Error(err)
 				}
 			} else if !errors.Is(err, context.Canceled) {
@@ -111,11 +124,11 @@ func TestPullMessageContextEnds(t *testing.T) {
 			t.Error("a message was delivered after the subscription")
 		}
 		// It is the server's again, else this would wait for an hour.
-		m, err := PullMessage(t.Context(), f.nc, "S", "workers", refuseMessage(t))
+		m, err := PullMessage(patientContext(t), f.nc, "S", "workers", refuseMessage(t))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := m.AckSync(); err != nil {
+		if err := m.AckSync(nats.Context(patientContext(t))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -125,7 +138,7 @@ func TestPullMessageContextEnds(t *testing.T) {
 func TestPullMessageNoConsumer(t *testing.T) {
 	f := newFixture(t)
 	for _, stream := range []string{"S", "none"} {
-		if _, err := PullMessage(t.Context(), f.nc, stream, "workers", refuseMessage(t)); !errors.Is(err, ErrInterrupted) {
+		if _, err := PullMessage(patientContext(t), f.nc, stream, "workers", refuseMessage(t)); !errors.Is(err, ErrInterrupted) {
 			t.Errorf("consumer of %s: error %v", stream, err)
 		}
 	}
@@ -137,11 +150,11 @@ func TestPullMessageConsumerDeleted(t *testing.T) {
 	c := f.newWorkers(t)
 	failed := make(chan error)
 	go func() {
-		_, err := PullMessage(t.Context(), f.nc, "S", "workers", refuseMessage(t))
+		_, err := PullMessage(patientContext(t), f.nc, "S", "workers", refuseMessage(t))
 		failed <- err
 	}()
 	awaitPullRequest(t, c)
-	if err := f.stream.DeleteConsumer(t.Context(), "workers"); err != nil {
+	if err := f.stream.DeleteConsumer(patientContext(t), "workers"); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-failed; !errors.Is(err, ErrInterrupted) {

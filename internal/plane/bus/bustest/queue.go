@@ -69,7 +69,7 @@ func openQueue(t *testing.T, qs bus.Queues, cfg bus.QueueConfig) bus.Queue {
 
 func putJob(t *testing.T, q bus.Queue, id, data string) {
 	t.Helper()
-	if err := q.Put(t.Context(), bus.Job{ID: id, Data: []byte(data), Lifetime: 5 * time.Minute}); err != nil {
+	if err := q.Put(patientContext(t), bus.Job{ID: id, Data: []byte(data), Lifetime: 5 * time.Minute}); err != nil {
 		t.Fatalf("put %q: %v", id, err)
 	}
 }
@@ -86,41 +86,41 @@ func pullJob(t *testing.T, q bus.Queue, id string, attempt int) bus.Delivery {
 
 func pullAny(t *testing.T, q bus.Queue) bus.Delivery {
 	t.Helper()
-	ctx, cancel := patientContext(t)
-	defer cancel()
-	d, err := q.Pull(ctx)
+	d, err := q.Pull(patientContext(t))
 	if err != nil {
 		t.Fatalf("pull: %v", err)
 	}
 	return d
 }
 
-// patientContext ends with the test, or when there is no more patience.
-func patientContext(t *testing.T) (context.Context, context.CancelFunc) {
-	end, ok := t.Deadline()
-	if !ok {
-		return context.WithCancel(t.Context())
+// patientContext ends with the test, or when there is no more patience. Without a deadline a client library may
+// have one of its own, of some seconds, which a busy machine needs.
+func patientContext(t *testing.T) context.Context {
+	ctx, cancel := t.Context(), func() {}
+	if end, ok := t.Deadline(); ok {
+		ctx, cancel = context.WithTimeout(ctx, time.Until(end)/2)
 	}
-	return context.WithTimeout(t.Context(), time.Until(end)/2)
+	t.Cleanup(cancel)
+	return ctx
 }
 
 func ackJob(t *testing.T, q bus.Queue, d bus.Delivery) {
 	t.Helper()
-	if err := q.Ack(t.Context(), d); err != nil {
+	if err := q.Ack(patientContext(t), d); err != nil {
 		t.Fatalf("acknowledge %q: %v", d.ID, err)
 	}
 }
 
 func releaseJob(t *testing.T, q bus.Queue, d bus.Delivery) {
 	t.Helper()
-	if err := q.Release(t.Context(), d); err != nil {
+	if err := q.Release(patientContext(t), d); err != nil {
 		t.Fatalf("release %q: %v", d.ID, err)
 	}
 }
 
 func checkDepth(t *testing.T, q bus.Queue, waiting, started int) {
 	t.Helper()
-	d, err := q.DescribeDepth(t.Context())
+	d, err := q.DescribeDepth(patientContext(t))
 	if err != nil || d.Waiting != waiting || d.Started != started {
 		t.Errorf("%d jobs wait and %d are started, error %v; want %d and %d", d.Waiting, d.Started, err, waiting, started)
 	}
@@ -129,7 +129,7 @@ func checkDepth(t *testing.T, q bus.Queue, waiting, started int) {
 // checkDead checks the dead letters: "id:data:attempts", in order.
 func checkDead(t *testing.T, q bus.Queue, want ...string) {
 	t.Helper()
-	list, err := q.ListDead(t.Context())
+	list, err := q.ListDead(patientContext(t))
 	var got []string
 	for _, d := range list {
 		got = append(got, fmt.Sprintf("%s:%s:%d", d.ID, d.Data, d.Attempts))
@@ -167,7 +167,7 @@ func testQueueOrder(t *testing.T, qs bus.Queues) {
 func testPullWaits(t *testing.T, qs bus.Queues) {
 	q := openQueue(t, qs, bus.QueueConfig{Lease: longLease})
 	const workers = 3
-	ctx, cancel := patientContext(t)
+	ctx, cancel := context.WithCancel(patientContext(t))
 	defer cancel()
 	got := make(chan string, workers)
 	for range workers {
@@ -245,7 +245,7 @@ func testPullEndsAsJobComes(t *testing.T, qs bus.Queues) {
 		go func() {
 			d, err := q.Pull(ctx)
 			if err == nil {
-				err = q.Ack(t.Context(), d)
+				err = q.Ack(patientContext(t), d)
 			} else if errors.Is(err, context.Canceled) {
 				done <- false
 				return
@@ -307,7 +307,7 @@ func testJobSizes(t *testing.T, qs bus.Queues) {
 func testJobCopied(t *testing.T, qs bus.Queues) {
 	q := openQueue(t, qs, bus.QueueConfig{Lease: longLease, MaxAttempts: 2})
 	data := []byte("data")
-	if err := q.Put(t.Context(), bus.Job{ID: "a", Data: data, Lifetime: time.Minute}); err != nil {
+	if err := q.Put(patientContext(t), bus.Job{ID: "a", Data: data, Lifetime: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	clear(data)
@@ -322,7 +322,7 @@ func testJobCopied(t *testing.T, qs bus.Queues) {
 	putJob(t, q, "b", "")
 	pullJob(t, q, "b", 1)
 	for range 2 {
-		list, err := q.ListDead(t.Context())
+		list, err := q.ListDead(patientContext(t))
 		if err != nil || len(list) != 1 || string(list[0].Data) != "data" {
 			t.Fatalf("dead letters %+v, error %v", list, err)
 		}
@@ -340,6 +340,7 @@ func testQueueRefuses(t *testing.T, qs bus.Queues) {
 		{Name: "a", MaxAttempts: -1},
 		{Name: "a", Lease: -1},
 		{Name: "a", MaxLifetime: time.Millisecond},
+		{Name: "a", MaxLifetime: 25 * time.Hour},
 	} {
 		if _, err := qs.OpenQueue(cfg); err == nil {
 			t.Errorf("queue %+v was opened", cfg)
@@ -360,17 +361,17 @@ func testQueueRefuses(t *testing.T, qs bus.Queues) {
 		{"a long life", bus.Job{ID: "a", Lifetime: time.Minute + 1}, fault.Invalid},
 		{"much data", bus.Job{ID: "a", Data: make([]byte, bus.MaxJob+1), Lifetime: time.Second}, fault.TooLarge},
 	} {
-		checkCode(t, tt.what, q.Put(t.Context(), tt.job), tt.code)
+		checkCode(t, tt.what, q.Put(patientContext(t), tt.job), tt.code)
 	}
-	checkCode(t, "drop no id", q.DropDead(t.Context(), ""), fault.Invalid)
-	checkCode(t, "an unknown delivery", q.Ack(t.Context(), bus.Delivery{ID: "a", Deadline: time.Now().Add(time.Hour), Receipt: "1"}), fault.Conflict)
+	checkCode(t, "drop no id", q.DropDead(patientContext(t), ""), fault.Invalid)
+	checkCode(t, "an unknown delivery", q.Ack(patientContext(t), bus.Delivery{ID: "a", Deadline: time.Now().Add(time.Hour), Receipt: "1"}), fault.Conflict)
 	checkDepth(t, q, 0, 0)
 }
 
 func testQueueFull(t *testing.T, qs bus.Queues) {
 	q := openQueue(t, qs, bus.QueueConfig{Lease: longLease, MaxJobs: 3})
 	put := func(id string) error {
-		return q.Put(t.Context(), bus.Job{ID: id, Data: make([]byte, bus.MaxJob), Lifetime: time.Minute})
+		return q.Put(patientContext(t), bus.Job{ID: id, Data: make([]byte, bus.MaxJob), Lifetime: time.Minute})
 	}
 	for _, id := range []string{"a", "b", "c"} {
 		if err := put(id); err != nil {
@@ -392,7 +393,7 @@ func testQueueFull(t *testing.T, qs bus.Queues) {
 func testQueueDepth(t *testing.T, qs bus.Queues) {
 	q := openQueue(t, qs, bus.QueueConfig{Lease: longLease})
 	before := time.Now()
-	d, err := q.DescribeDepth(t.Context())
+	d, err := q.DescribeDepth(patientContext(t))
 	if err != nil || d.At.Before(before) || d.At.After(time.Now()) {
 		t.Errorf("depth %+v, error %v", d, err)
 	}
@@ -436,7 +437,7 @@ func testRelease(t *testing.T, qs bus.Queues) {
 // testEndedDeliveries: what was acknowledged or released is no longer the worker's.
 func testEndedDeliveries(t *testing.T, qs bus.Queues) {
 	q := openQueue(t, qs, bus.QueueConfig{Lease: longLease})
-	ctx := t.Context()
+	ctx := patientContext(t)
 	putJob(t, q, "a", "")
 	first := pullJob(t, q, "a", 1)
 	releaseJob(t, q, first)
@@ -475,7 +476,7 @@ func missHeartbeat(t *testing.T, qs bus.Queues, lease time.Duration) bool {
 	if string(second.Data) != "data" || !second.Deadline.Equal(silent.Deadline) {
 		t.Errorf("the second attempt is %+v, the first was %+v", second, silent)
 	}
-	if err := q.Ack(t.Context(), second); err != nil {
+	if err := q.Ack(patientContext(t), second); err != nil {
 		if code := fault.CodeOf(err); code != fault.Conflict && code != fault.Unavailable {
 			t.Errorf("ack: %v", err)
 		}
@@ -483,9 +484,9 @@ func missHeartbeat(t *testing.T, qs bus.Queues, lease time.Duration) bool {
 	}
 	checkDepth(t, q, 0, 0)
 	<-time.After(time.Until(pulled.Add(lease)))
-	checkCode(t, "extend a lease which has passed", q.Extend(t.Context(), silent), fault.Conflict)
-	checkCode(t, "ack after the lease", q.Ack(t.Context(), silent), fault.Conflict)
-	checkCode(t, "release after the lease", q.Release(t.Context(), silent), fault.Conflict)
+	checkCode(t, "extend a lease which has passed", q.Extend(patientContext(t), silent), fault.Conflict)
+	checkCode(t, "ack after the lease", q.Ack(patientContext(t), silent), fault.Conflict)
+	checkCode(t, "release after the lease", q.Release(patientContext(t), silent), fault.Conflict)
 	return true
 }
 
@@ -518,7 +519,7 @@ func keepLease(t *testing.T, qs bus.Queues, lease time.Duration) bool {
 	var longest time.Duration // from before one heartbeat to after the next
 	for began := time.Now(); time.Since(began) < 5*lease; <-tick.C {
 		now := time.Now()
-		err := q.Extend(t.Context(), d)
+		err := q.Extend(patientContext(t), d)
 		if longest = max(longest, time.Since(asked)); longest >= lease {
 			return false
 		}
@@ -561,7 +562,7 @@ func testDeadLetters(t *testing.T, qs bus.Queues) {
 	q := openQueue(t, qs, bus.QueueConfig{Lease: longLease, MaxAttempts: 1})
 	drop := func(id string) {
 		t.Helper()
-		if err := q.DropDead(t.Context(), id); err != nil {
+		if err := q.DropDead(patientContext(t), id); err != nil {
 			t.Errorf("drop %q: %v", id, err)
 		}
 	}
@@ -587,7 +588,7 @@ func testDeadLetters(t *testing.T, qs bus.Queues) {
 func testWaitingDeadline(t *testing.T, qs bus.Queues) {
 	q := openQueue(t, qs, bus.QueueConfig{Lease: longLease})
 	for _, id := range []string{"short", "shorter"} {
-		if err := q.Put(t.Context(), bus.Job{ID: id, Lifetime: time.Millisecond}); err != nil {
+		if err := q.Put(patientContext(t), bus.Job{ID: id, Lifetime: time.Millisecond}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -602,7 +603,7 @@ func testHeldDeadline(t *testing.T, qs bus.Queues) {
 	q := openQueue(t, qs, bus.QueueConfig{Lease: longLease})
 	for lifetime := time.Second; ; lifetime *= 2 { // a slow machine needs longer from Put to Pull
 		ended := fmt.Sprint("end ", lifetime)
-		if err := q.Put(t.Context(), bus.Job{ID: fmt.Sprint(lifetime), Lifetime: lifetime}); err != nil {
+		if err := q.Put(patientContext(t), bus.Job{ID: fmt.Sprint(lifetime), Lifetime: lifetime}); err != nil {
 			t.Fatal(err)
 		}
 		putJob(t, q, ended, "")
@@ -612,9 +613,9 @@ func testHeldDeadline(t *testing.T, qs bus.Queues) {
 			continue
 		}
 		<-time.After(time.Until(d.Deadline.Add(clockStep)))
-		checkCode(t, "extend", q.Extend(t.Context(), d), fault.Deadline)
-		checkCode(t, "ack", q.Ack(t.Context(), d), fault.Deadline)
-		checkCode(t, "release", q.Release(t.Context(), d), fault.Deadline)
+		checkCode(t, "extend", q.Extend(patientContext(t), d), fault.Deadline)
+		checkCode(t, "ack", q.Ack(patientContext(t), d), fault.Deadline)
+		checkCode(t, "release", q.Release(patientContext(t), d), fault.Deadline)
 		ackJob(t, q, pullJob(t, q, ended, 1))
 		return
 	}
@@ -624,7 +625,7 @@ func testHeldDeadline(t *testing.T, qs bus.Queues) {
 func testManyWorkers(t *testing.T, qs bus.Queues) {
 	q := openQueue(t, qs, bus.QueueConfig{Lease: longLease})
 	const jobs, workers, putters = 200, 8, 4
-	ctx, cancel := patientContext(t)
+	ctx, cancel := context.WithCancel(patientContext(t))
 	defer cancel()
 	var all sync.WaitGroup
 	got := make(chan bus.Delivery, jobs)

@@ -74,8 +74,7 @@ func testQueueFaults(t *testing.T, qs bus.Queues) {
 	faults := QueueFaults{Fail: 0.2, Duplicate: 0.2, Delay: 2 * time.Millisecond}
 	q := NewFaultyQueue(inner, 1, faults)
 	receiver := newFencedReceiver()
-	patient, stop := patientContext(t)
-	defer stop()
+	patient := patientContext(t)
 	ctx, cancel := context.WithCancel(patient)
 	defer cancel()
 
