@@ -89,3 +89,24 @@ func connect(t *testing.T, cfg natsd.Config) *nats.Conn {
 	t.Cleanup(nc.Close)
 	return nc
 }
+
+func TestMemQueue(t *testing.T) {
+	bustest.RunQueue(t, func(*testing.T) bus.Queues { return bus.NewMemBus() })
+}
+
+func TestNATSQueueEmbedded(t *testing.T) {
+	bustest.RunQueue(t, func(t *testing.T) bus.Queues { return openNATS(t, natsd.Config{}).(bus.Queues) })
+}
+
+func TestNATSQueueOverTCP(t *testing.T) {
+	bustest.RunQueue(t, func(t *testing.T) bus.Queues {
+		return openNATS(t, natsd.Config{Listen: "127.0.0.1:0"}).(bus.Queues)
+	})
+}
+
+// Queues without faults behind the wrapper are still queues.
+func TestFaultyQueueWithoutFaults(t *testing.T) {
+	bustest.RunQueue(t, func(*testing.T) bus.Queues {
+		return bustest.NewFaultyQueues(bus.NewMemBus(), 1, bustest.QueueFaults{})
+	})
+}

@@ -19,6 +19,7 @@ type MemBus struct {
 	mu      struct {
 		sync.Mutex
 		topics map[string]*memTopic
+		queues map[string]*MemQueue
 	}
 }
 
@@ -27,7 +28,7 @@ var _ Bus = (*MemBus)(nil)
 // NewMemBus returns a bus without messages.
 func NewMemBus() *MemBus {
 	b := &MemBus{}
-	b.mu.topics = make(map[string]*memTopic)
+	b.mu.topics, b.mu.queues = make(map[string]*memTopic), make(map[string]*MemQueue)
 	return b
 }
 

@@ -73,6 +73,7 @@ type NATSBus struct {
 	mu        struct {
 		sync.Mutex
 		topics map[string]*natsTopic
+		queues map[string]*NATSQueue
 	}
 }
 
@@ -90,7 +91,7 @@ func NewNATSBus(nc *nats.Conn, cfg NATSBusConfig) (*NATSBus, error) {
 		return nil, natsd.WrapUnavailable("open bus "+cfg.Prefix, err)
 	}
 	b := &NATSBus{nc: nc, js: js, cfg: cfg}
-	b.mu.topics = make(map[string]*natsTopic)
+	b.mu.topics, b.mu.queues = make(map[string]*natsTopic), make(map[string]*NATSQueue)
 	return b, nil
 }
 
@@ -104,10 +105,9 @@ func (b *NATSBus) Malformed() uint64 { return b.malformed.Load() }
 
 // natsTopic is the state of a topic on this bus.
 type natsTopic struct {
-	topic   Topic
-	base    string // subject up to and including the dot before the key
-	stream  string // name of the stream of a durable topic
-	ensured atomic.Bool
+	topic  Topic
+	base   string     // subject up to and including the dot before the key
+	stream natsStream // of a durable topic
 }
 
 // Publish implements Bus.
@@ -124,7 +124,7 @@ func (b *NATSBus) Publish(ctx context.Context, t Topic, key string, data []byte)
 	}
 	subject := string(appendKey([]byte(nt.base), key))
 	if nt.topic.Durable {
-		return b.publishDurable(ctx, nt, subject, data)
+		return b.publishStored(ctx, "publish "+nt.topic.Name, &nt.stream, &nats.Msg{Subject: subject, Data: data})
 	}
 	if err := b.nc.Publish(subject, data); err != nil {
 		return natsd.WrapUnavailable("publish "+nt.topic.Name, err)
@@ -132,15 +132,16 @@ func (b *NATSBus) Publish(ctx context.Context, t Topic, key string, data []byte)
 	return nil
 }
 
-// publishDurable publishes to the stream of nt and waits for the acknowledgement, at most until the
-// connection is lost.
-func (b *NATSBus) publishDurable(ctx context.Context, nt *natsTopic, subject string, data []byte) error {
+// publishStored publishes to a stream and waits for the acknowledgement, at most until the connection
+// is lost. op describes the operation.
+func (b *NATSBus) publishStored(ctx context.Context, op string, ns *natsStream, m *nats.Msg, opts ...jetstream.PublishOpt) error {
 	cctx, stop := natsd.WhileConnected(ctx, b.nc)
 	defer stop()
+	opts = append(opts, jetstream.WithExpectStream(ns.config.Name))
 	for attempt := 1; ; attempt++ {
-		err := b.ensureStream(cctx, nt)
+		err := b.ensureStream(cctx, ns)
 		if err == nil {
-			_, err = b.js.Publish(cctx, subject, data, jetstream.WithExpectStream(nt.stream))
+			_, err = b.js.PublishMsg(cctx, m, opts...)
 		}
 		if err == nil {
 			return nil
@@ -151,13 +152,16 @@ func (b *NATSBus) publishDurable(ctx context.Context, nt *natsTopic, subject str
 		// No stream received the message, so it was not stored: the stream was deleted after
 		// ensureStream.
 		if attempt == 1 && errors.Is(err, jetstream.ErrNoStreamResponse) {
-			nt.ensured.Store(false)
+			ns.ensured.Store(false)
 			continue
+		}
+		if natsd.IsStreamFull(err) {
+			return fault.New(fault.Overloaded, "%s: the stream has %d messages already", op, ns.config.MaxMsgs)
 		}
 		if cctx.Err() != nil {
 			err = context.Cause(cctx)
 		}
-		return natsd.WrapUnavailable("publish "+nt.topic.Name, err)
+		return natsd.WrapUnavailable(op, err)
 	}
 }
 
@@ -237,11 +241,9 @@ func (b *NATSBus) lookupTopic(t Topic) (*natsTopic, error) {
 	defer b.mu.Unlock()
 	nt := b.mu.topics[t.Name]
 	if nt == nil {
-		nt = &natsTopic{
-			topic:  t,
-			base:   b.cfg.Prefix + "." + t.Name + ".",
-			stream: strings.ReplaceAll(b.cfg.Prefix+"_"+t.Name, ".", "+"),
-		}
+		nt = &natsTopic{topic: t, base: b.subjectBase(t.Name)}
+		nt.stream.config = b.streamConfig(t.Name)
+		nt.stream.config.Discard, nt.stream.config.MaxBytes, nt.stream.config.MaxAge = jetstream.DiscardOld, t.MaxBytes, t.MaxAge
 		b.mu.topics[t.Name] = nt
 	}
 	if nt.topic != t {

@@ -91,10 +91,6 @@ const (
 	// such messages may be unacknowledged: 8 MiB.
 	chunkSize   = 256 << 10
 	maxInFlight = 32
-	// maxUnanswered is the number of consecutive reads which bring nothing and which the server does not
-	// answer in time, 5 s each by the client library, after which a read fails. A server on a busy
-	// machine is slow, not gone: without a connection a read ends at once.
-	maxUnanswered = 6
 	// cleanupTimeout bounds the removal of the remains of a failed Put.
 	cleanupTimeout = 5 * time.Second
 )
@@ -337,41 +333,9 @@ func (a *NATSArchive) listObjects(ctx context.Context) (map[string]*jetstream.Ob
 	return all, err
 }
 
-// readMessages passes the current messages of a subject to sink: with seq 0 the last one of each
-// subject, perhaps more than once, otherwise all from seq on, once. Without a bucket there are none.
-// It continues a read which the server did not answer in time.
+// readMessages passes the current messages of a subject of the bucket to sink, see readStored.
 func (a *NATSArchive) readMessages(ctx context.Context, subject string, seq uint64, sink func(natsd.Msg) error) error {
-	for unanswered := 0; ; {
-		err := a.readOnce(ctx, subject, seq, func(m natsd.Msg) error {
-			unanswered = 0
-			if seq > 0 {
-				seq = m.Seq + 1
-			}
-			return sink(m)
-		})
-		late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, natsd.ErrInterrupted)
-		if unanswered++; !late || ctx.Err() != nil || unanswered >= maxUnanswered {
-			return err
-		}
-	}
-}
-
-// readOnce is readMessages without another attempt.
-func (a *NATSArchive) readOnce(ctx context.Context, subject string, seq uint64, sink func(natsd.Msg) error) error {
-	rctx, done := context.WithCancel(ctx)
-	defer done()
-	var failed error
-	err := natsd.Tail(rctx, a.nc, a.js, a.streamName(), natsd.TailStart{Subjects: []string{subject}, Seq: seq}, func(m natsd.Msg) error {
-		failed = sink(m)
-		return failed
-	}, done)
-	switch {
-	case failed != nil:
-		return failed
-	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return nil
-	}
-	return cmp.Or(err, ctx.Err())
+	return readStored(ctx, a.js, a.streamName(), subject, seq, sink)
 }
 
 // objectDigest returns the digest of an object in the format of object stores.

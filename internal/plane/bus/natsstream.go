@@ -1,9 +1,11 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -12,49 +14,61 @@ import (
 	"penstock/internal/plane/natsd"
 )
 
-// ensureStream creates the stream of nt, or updates its limits, once.
-func (b *NATSBus) ensureStream(ctx context.Context, nt *natsTopic) error {
-	if nt.ensured.Load() {
+// natsStream is a stream of this package.
+type natsStream struct {
+	config  jetstream.StreamConfig // 0 for a limit which is left to the operator
+	ensured atomic.Bool
+}
+
+// ensureStream creates a stream, or updates its limits, once.
+func (b *NATSBus) ensureStream(ctx context.Context, ns *natsStream) error {
+	if ns.ensured.Load() {
 		return nil
 	}
-	_, err := b.openStream(ctx, nt)
+	_, err := b.openStream(ctx, ns)
 	return err
 }
 
-// openStream returns the current stream of nt; it creates the stream if it is missing. In an
-// existing stream it changes only the topic's limits: replicas and placement are the operator's
-// choice.
-func (b *NATSBus) openStream(ctx context.Context, nt *natsTopic) (jetstream.Stream, error) {
-	s, err := b.js.Stream(ctx, nt.stream)
+// openStream returns the current stream; it creates the stream if it is missing. In an existing
+// stream it changes only the limits: replicas and placement are the operator's choice.
+func (b *NATSBus) openStream(ctx context.Context, ns *natsStream) (jetstream.Stream, error) {
+	s, err := b.js.Stream(ctx, ns.config.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		s, err = b.createStream(ctx, nt)
+		s, err = b.createStream(ctx, ns)
 		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process was faster
-			s, err = b.js.Stream(ctx, nt.stream)
+			s, err = b.js.Stream(ctx, ns.config.Name)
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
-	cfg := s.CachedInfo().Config
-	if cfg.MaxBytes != nt.topic.MaxBytes || cfg.MaxAge != nt.topic.MaxAge {
-		cfg.MaxBytes, cfg.MaxAge = nt.topic.MaxBytes, nt.topic.MaxAge
-		cfg.Duplicates = min(cfg.Duplicates, cfg.MaxAge)
+	if cfg := s.CachedInfo().Config; adoptLimits(&cfg, &ns.config) {
 		if s, err = b.js.UpdateStream(ctx, cfg); err != nil {
 			return nil, err
 		}
 	}
-	nt.ensured.Store(true)
+	ns.ensured.Store(true)
 	return s, nil
 }
 
-func (b *NATSBus) createStream(ctx context.Context, nt *natsTopic) (jetstream.Stream, error) {
+// adoptLimits gives cfg the limits of want, and reports whether it had others.
+func adoptLimits(cfg, want *jetstream.StreamConfig) bool {
+	old := *cfg
+	cfg.MaxBytes, cfg.MaxAge = want.MaxBytes, want.MaxAge
+	cfg.MaxMsgs, cfg.MaxMsgSize = cmp.Or(want.MaxMsgs, cfg.MaxMsgs), cmp.Or(want.MaxMsgSize, cfg.MaxMsgSize)
+	cfg.Duplicates = cmp.Or(want.Duplicates, min(cfg.Duplicates, cfg.MaxAge))
+	return cfg.MaxBytes != old.MaxBytes || cfg.MaxAge != old.MaxAge || cfg.MaxMsgs != old.MaxMsgs ||
+		cfg.MaxMsgSize != old.MaxMsgSize || cfg.Duplicates != old.Duplicates
+}
+
+func (b *NATSBus) createStream(ctx context.Context, ns *natsStream) (jetstream.Stream, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	ctx, done := natsd.DetachedContext(ctx, b.nc)
 	defer done()
 	for try := 1; ; try++ {
-		s, err := b.js.CreateStream(ctx, b.streamConfig(nt))
+		s, err := b.js.CreateStream(ctx, ns.config)
 		if !natsd.IsStoreNotCreated(err) || try == 5 {
 			return s, err
 		}
@@ -62,6 +76,48 @@ func (b *NATSBus) createStream(ctx context.Context, nt *natsTopic) (jetstream.St
 		// stream is deleted: they can vanish while it makes the next one's.
 		time.Sleep(20 * time.Millisecond)
 	}
+}
+
+// maxUnanswered is the number of consecutive reads which bring nothing and which the server does not
+// answer in time, 5 s each by the client library, after which a read fails. A server on a busy
+// machine is slow, not gone: without a connection a read ends at once.
+const maxUnanswered = 6
+
+// readStored passes the current messages of a subject of a stream to sink: with seq 0 the last one of
+// each subject, perhaps more than once, otherwise all from seq on, once. Without a stream there are
+// none. It continues a read which the server did not answer in time.
+func readStored(ctx context.Context, js jetstream.JetStream, stream, subject string, seq uint64, sink func(natsd.Msg) error) error {
+	for unanswered := 0; ; {
+		err := readStoredOnce(ctx, js, stream, subject, seq, func(m natsd.Msg) error {
+			unanswered = 0
+			if seq > 0 {
+				seq = m.Seq + 1
+			}
+			return sink(m)
+		})
+		late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, natsd.ErrInterrupted)
+		if unanswered++; !late || ctx.Err() != nil || unanswered >= maxUnanswered {
+			return err
+		}
+	}
+}
+
+// readStoredOnce is readStored without another attempt.
+func readStoredOnce(ctx context.Context, js jetstream.JetStream, stream, subject string, seq uint64, sink func(natsd.Msg) error) error {
+	rctx, done := context.WithCancel(ctx)
+	defer done()
+	var failed error
+	err := natsd.Tail(rctx, js.Conn(), js, stream, natsd.TailStart{Subjects: []string{subject}, Seq: seq}, func(m natsd.Msg) error {
+		failed = sink(m)
+		return failed
+	}, done)
+	switch {
+	case failed != nil:
+		return failed
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return nil
+	}
+	return cmp.Or(err, ctx.Err())
 }
 
 // DescribeTopic implements Bus.
@@ -113,7 +169,7 @@ func (b *NATSBus) withStream(ctx context.Context, op string, t Topic, f func(con
 		return err
 	}
 	return natsd.RunWhileConnected(ctx, b.nc, op+" "+t.Name, func(ctx context.Context) error {
-		s, err := b.openStream(ctx, nt)
+		s, err := b.openStream(ctx, &nt.stream)
 		if err != nil {
 			return err
 		}
@@ -121,16 +177,17 @@ func (b *NATSBus) withStream(ctx context.Context, op string, t Topic, f func(con
 	})
 }
 
-func (b *NATSBus) streamConfig(nt *natsTopic) jetstream.StreamConfig {
+// subjectBase returns the subjects of a name up to and including the dot before the key.
+func (b *NATSBus) subjectBase(name string) string { return b.cfg.Prefix + "." + name + "." }
+
+// streamConfig returns the configuration of a stream which keeps the messages of a name, without its
+// limits.
+func (b *NATSBus) streamConfig(name string) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
-		Name:      nt.stream,
-		Subjects:  []string{nt.base + "*"},
-		Storage:   jetstream.FileStorage,
-		Retention: jetstream.LimitsPolicy,
-		Discard:   jetstream.DiscardOld,
-		MaxBytes:  nt.topic.MaxBytes,
-		MaxAge:    nt.topic.MaxAge,
-		Replicas:  b.cfg.Replicas,
+		Name:     strings.ReplaceAll(b.cfg.Prefix+"_"+name, ".", "+"),
+		Subjects: []string{b.subjectBase(name) + "*"},
+		Storage:  jetstream.FileStorage,
+		Replicas: b.cfg.Replicas,
 	}
 }
 

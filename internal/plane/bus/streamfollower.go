@@ -72,7 +72,7 @@ func (f *streamFollower) follow(ctx context.Context) error {
 // ends.
 func (f *streamFollower) readStream(ctx context.Context, sink func(natsd.Msg) error, caughtUp func()) error {
 	cctx, stop := natsd.WhileConnected(ctx, f.bus.nc)
-	s, err := f.bus.openStream(cctx, f.topic)
+	s, err := f.bus.openStream(cctx, &f.topic.stream)
 	if cctx.Err() != nil {
 		err = context.Cause(cctx)
 	}
@@ -82,7 +82,7 @@ func (f *streamFollower) readStream(ctx context.Context, sink func(natsd.Msg) er
 	}
 	f.adjustPosition(s.CachedInfo())
 	from := natsd.TailStart{Subjects: []string{f.topic.base + "*"}, Seq: f.next}
-	return natsd.Tail(ctx, f.bus.nc, f.bus.js, f.topic.stream, from, sink, caughtUp)
+	return natsd.Tail(ctx, f.bus.nc, f.bus.js, f.topic.stream.config.Name, from, sink, caughtUp)
 }
 
 // adjustPosition moves f.next back if the stream is not the one it refers to, or has lost its end:

@@ -204,6 +204,13 @@ func IsStoreNotCreated(err error) bool {
 	return errors.As(err, &api) && api.ErrorCode == codeStoreNotCreated
 }
 
+// IsStreamFull reports whether a stream with the discard policy "new" refused a message because it has as many as
+// it may have. The server has one code for all reasons for which it does not store a message.
+func IsStreamFull(err error) bool {
+	var api *jetstream.APIError
+	return errors.As(err, &api) && api.ErrorCode == codeStoreFailed && strings.Contains(api.Description, "maximum messages exceeded")
+}
+
 // operationHint returns advice for an error of an operation on the server.
 func operationHint(err error) string {
 	switch {

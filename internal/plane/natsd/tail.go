@@ -29,6 +29,7 @@ type Msg struct {
 	Header  nats.Header
 	Data    []byte
 	Seq     uint64
+	Stored  time.Time // by the server's clock
 	// Pending is how many further messages were waiting when the server sent this one.
 	Pending uint64
 }
@@ -123,7 +124,7 @@ func newTailReader(stream string, cons jetstream.Consumer, sink func(Msg) error,
 
 // readMessages reads until an error.
 func (r *tailReader) readMessages(ctx context.Context, nc *nats.Conn) error {
-	p, err := newConsumerPuller(nc, r.stream, r.cons.CachedInfo().Name)
+	p, err := newConsumerPuller(nc, r.stream, r.cons.CachedInfo().Name, tailBounds)
 	if err != nil {
 		return errInterrupted(r.stream, err)
 	}
@@ -137,7 +138,7 @@ func (r *tailReader) readMessages(ctx context.Context, nc *nats.Conn) error {
 	for behind := r.caughtUp != nil; ; {
 		if behind && r.caughtUp == nil {
 			behind = false
-			tick.Reset(tailHeartbeat)
+			tick.Reset(pullHeartbeat)
 		}
 		select {
 		case <-ctx.Done():
@@ -179,9 +180,9 @@ func (r *tailReader) handleTick(ctx context.Context, p *consumerPuller) error {
 	r.quiet++
 	interval := r.checkInterval
 	if r.caughtUp == nil {
-		interval = tailHeartbeat
+		interval = pullHeartbeat
 	}
-	lost := time.Duration(r.quiet)*interval >= 2*tailHeartbeat // the request or its heartbeats were lost
+	lost := time.Duration(r.quiet)*interval >= 2*pullHeartbeat // the request or its heartbeats were lost
 	if r.caughtUp == nil && !lost {
 		return nil
 	}
@@ -245,6 +246,7 @@ func (r *tailReader) deliverMessage(ctx context.Context, m *nats.Msg) error {
 		Header:  m.Header,
 		Data:    m.Data,
 		Seq:     md.Sequence.Stream,
+		Stored:  md.Timestamp,
 		Pending: md.NumPending,
 	})
 	if err != nil {

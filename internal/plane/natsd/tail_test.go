@@ -50,7 +50,7 @@ func (f fixture) consumers(t *testing.T) int {
 
 func TestTail(t *testing.T) {
 	f := newFixture(t)
-	const before, after = 3*tailBatch/2 + 1, tailBatch
+	const before, after = 3*512/2 + 1, 512
 	for i := range before {
 		f.publish(t, "s.a", fmt.Sprint(i))
 	}

@@ -10,14 +10,17 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
+// pullBounds bound the messages per pull request.
+type pullBounds struct{ messages, bytes int }
+
+// tailBounds are those of a reader of a stream.
+var tailBounds = pullBounds{messages: 512, bytes: 8 << 20}
+
 const (
-	// tailBatch and tailBytes bound the messages per pull request.
-	tailBatch = 512
-	tailBytes = 8 << 20
-	// tailExpires is how long the server keeps a request, and tailHeartbeat the interval at which
+	// pullExpires is how long the server keeps a request, and pullHeartbeat the interval at which
 	// it confirms that.
-	tailExpires   = 30 * time.Second
-	tailHeartbeat = 5 * time.Second
+	pullExpires   = 30 * time.Second
+	pullHeartbeat = 5 * time.Second
 )
 
 // consumerPuller requests messages of a consumer, one request at a time, and receives them. All its
@@ -30,6 +33,7 @@ type consumerPuller struct {
 	inbox   string
 	sub     *nats.Subscription
 	msgs    chan *nats.Msg
+	bounds  pullBounds
 	request []byte // the same for all requests
 	// State of the current request.
 	number       int
@@ -37,19 +41,19 @@ type consumerPuller struct {
 }
 
 // newConsumerPuller subscribes to the answers to requests to a consumer.
-func newConsumerPuller(nc *nats.Conn, stream, consumer string) (*consumerPuller, error) {
+func newConsumerPuller(nc *nats.Conn, stream, consumer string, bounds pullBounds) (*consumerPuller, error) {
 	request, err := json.Marshal(map[string]any{
-		"batch": tailBatch, "max_bytes": tailBytes, "expires": tailExpires, "idle_heartbeat": tailHeartbeat,
+		"batch": bounds.messages, "max_bytes": bounds.bytes, "expires": pullExpires, "idle_heartbeat": pullHeartbeat,
 	})
 	if err != nil {
 		return nil, err
 	}
 	p := &consumerPuller{
-		nc: nc, inbox: nc.NewInbox() + ".", request: request,
+		nc: nc, inbox: nc.NewInbox() + ".", bounds: bounds, request: request,
 		subject: jetstream.DefaultAPIPrefix + "CONSUMER.MSG.NEXT." + stream + "." + consumer,
-		// One more request may be sent before the previous one has expired. Beyond that the client
-		// library drops messages, and the gap is detected.
-		msgs: make(chan *nats.Msg, 4*tailBatch),
+		// One more request may be sent before the previous one has expired, and heartbeats wait too.
+		// Beyond that the client library drops messages; a reader of a stream detects the gap.
+		msgs: make(chan *nats.Msg, 4*bounds.messages+16),
 	}
 	p.sub, err = nc.ChanSubscribe(p.inbox+"*", p.msgs)
 	return p, err
@@ -85,7 +89,7 @@ func (p *consumerPuller) classifyMessage(m *nats.Msg) (message, over bool, err e
 	if status == "" || len(m.Data) > 0 {
 		p.count++
 		p.bytes += m.Size()
-		return true, p.count >= tailBatch || p.bytes >= tailBytes, nil
+		return true, p.count >= p.bounds.messages || p.bytes >= p.bounds.bytes, nil
 	}
 	if m.Subject != p.replySubject() { // of an earlier request
 		return false, false, nil
