@@ -45,7 +45,7 @@ func unionCard(m *catalog.Model) engine.Card {
 	card.ResolvesMedia = false // this proxy decides it
 	card.Adapters = m.UnionOf(func(c *engine.Card) []string { return c.Adapters })
 	card.PassthroughPaths = m.UnionOf(func(c *engine.Card) []string { return c.PassthroughPaths })
-	card.KVEvents = false
+	card.KVEvents, card.EmbeddingEvents, card.EmbeddingRegion = false, false, "" // each is of one worker
 	card.Router, card.Role = true, engine.RoleAggregated
 	card.MaxBatchedTokens = 0 // its queue is its own
 	card.Experts = nil
@@ -77,25 +77,40 @@ func (r *Proxy) Run(ctx context.Context) error {
 	}
 }
 
-// servedModel is one model being served.
+// servedModel is one model being served, or one whose service ends.
 type servedModel struct {
 	stopServing context.CancelFunc
-	card        []byte // JSON of what was registered, see cardIdentity
+	stopped     bool          // stopServing was called
+	ended       chan struct{} // closed when nothing of it is served any more
+	card        []byte        // JSON of what was registered, see cardIdentity
+}
+
+// hasEnded reports whether nothing of it is served any more.
+func (s *servedModel) hasEnded() bool {
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 // updateServed makes the served models match those of a snapshot. An adapter is served by its model.
 func (r *Proxy) updateServed(ctx context.Context, parts *sync.WaitGroup, served map[string]*servedModel, s *catalog.Snapshot) {
 	for name, old := range served { // the order does not matter
 		m := workersOf(s, name)
-		if len(m.Workers) > 0 && bytes.Equal(old.card, cardIdentity(unionCard(m))) {
-			continue
+		if len(m.Workers) == 0 || !bytes.Equal(old.card, cardIdentity(unionCard(m))) {
+			old.stopServing()
+			old.stopped = true
 		}
-		old.stopServing()
-		delete(served, name)
+		if old.stopped && old.hasEnded() {
+			delete(served, name)
+		}
 	}
 	for _, m := range s.Models {
-		if name := m.Card.Name; m.Parent == "" && len(m.Workers) > 0 && served[name] == nil {
-			served[name] = r.startModel(ctx, parts, unionCard(m))
+		name := m.Card.Name
+		if old := served[name]; m.Parent == "" && len(m.Workers) > 0 && (old == nil || old.stopped) {
+			served[name] = r.startModel(ctx, parts, unionCard(m), old)
 		}
 	}
 }
@@ -111,16 +126,21 @@ func cardIdentity(card engine.Card) []byte {
 	return b
 }
 
-// startModel starts serving a model. A Serve that returns early is restarted.
-func (r *Proxy) startModel(ctx context.Context, parts *sync.WaitGroup, card engine.Card) *servedModel {
+// startModel starts serving a model, when old, which is stopped or nil, has ended: both have the same address. A Serve
+// that returns early is restarted.
+func (r *Proxy) startModel(ctx context.Context, parts *sync.WaitGroup, card engine.Card, old *servedModel) *servedModel {
 	life, stop := context.WithCancel(ctx)
-	s := &servedModel{stopServing: stop, card: cardIdentity(card)}
-	r.serving.Add(1)
+	s := &servedModel{stopServing: stop, ended: make(chan struct{}), card: cardIdentity(card)}
 	parts.Go(func() {
+		defer close(s.ended)
+		if old != nil {
+			<-old.ended // its context has ended
+		}
+		r.serving.Add(1)
 		defer r.serving.Add(-1)
 		card, sight := r.withResolver(card)
 		wait := backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
-		for {
+		for life.Err() == nil {
 			err := r.deps.Serve(life, r.NewEngine(card, sight))
 			if life.Err() != nil {
 				return

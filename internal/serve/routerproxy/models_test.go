@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 
@@ -139,4 +140,64 @@ func TestNoReuse(t *testing.T) {
 			t.Errorf("workers %v and %v: %v", c.first, c.second, got)
 		}
 	}
+}
+
+// TestAbilitiesOfOneWorker: the card of a proxy has nothing which belongs to one of its workers, so that the model is
+// served on when that one ends.
+func TestAbilitiesOfOneWorker(t *testing.T) {
+	plain := servetest.ModelCard("m")
+	own := plain
+	own.KVEvents, own.EmbeddingEvents, own.EmbeddingRegion = true, true, "@region-of-worker-1"
+	own.Role, own.MaxBatchedTokens, own.Blocks = engine.RoleDecode, 7, 9
+	own.Experts = []engine.HostedExperts{{Layer: 1}}
+	a := cardIdentity(unionCard(&catalog.Model{Card: own, Workers: []*catalog.Worker{{Card: &own}, {Card: &plain}}}))
+	b := cardIdentity(unionCard(&catalog.Model{Card: plain, Workers: []*catalog.Worker{{Card: &plain}}}))
+	if string(a) != string(b) {
+		t.Errorf("%s\nwithout the worker:\n%s", a, b)
+	}
+}
+
+// TestRestartAfterEnd: a model whose card has changed is served again when its streams have ended: its address is taken
+// until then.
+func TestRestartAfterEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, Config{}, &book{}, nil)
+		drained := make(chan struct{})
+		serve := r.deps.Serve
+		r.deps.Serve = func(ctx context.Context, e engine.Engine) error {
+			<-ctx.Done()
+			if e.Card().ContextLength == 100 {
+				<-drained
+			}
+			return serve(ctx, e)
+		}
+		set := func(context int) {
+			card := servetest.ModelCard("m")
+			card.ContextLength = context
+			meta, err := engine.EncodeCard(card)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.registry.Set(disco.Instance{Kind: disco.KindWorker, ID: 1, Epoch: uint64(context), Namespace: "penstock", Component: "backend", Addr: "w", Meta: meta})
+			synctest.Wait()
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ran := make(chan error, 1)
+		go func() { ran <- r.Run(ctx) }()
+		for i, contextLength := range []int{100, 200, 300} {
+			set(contextLength)
+			if got := r.ModelCount(); got != 1 {
+				t.Errorf("card %d: %d are served, want the first", i, got)
+			}
+		}
+		close(drained)
+		synctest.Wait()
+		stop()
+		if err := <-ran; err != nil {
+			t.Error(err)
+		}
+		if want := []string{"begin m 100", "end m 100", "begin m 300", "end m 300"}; !slices.Equal(r.served, want) {
+			t.Errorf("%v, want %v", r.served, want)
+		}
+	})
 }
