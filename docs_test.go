@@ -24,7 +24,27 @@ import (
 // TestDocumentLinks: every link of a document to a file leads to one which exists, and to a heading or an anchor in it.
 func TestDocumentLinks(t *testing.T) {
 	links := 0
-	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+	err := eachDocument(func(name, text string) {
+		for _, target := range linkTargets(text) {
+			links++
+			if !leadsSomewhere(name, target) {
+				t.Errorf("%s: the link %s leads nowhere", name, target)
+			}
+		}
+	})
+	if err != nil || links < 300 {
+		t.Errorf("%d links in all documents: %v", links, err)
+	}
+	for _, target := range []string{"nothing.md", "roadmap.md#nothing", "#nothing"} {
+		if leadsSomewhere("docs/glossary.md", target) {
+			t.Errorf("%s leads somewhere", target)
+		}
+	}
+}
+
+// eachDocument calls visit with the path and the text of every document of the repository.
+func eachDocument(visit func(name, text string)) error {
+	return filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -38,22 +58,9 @@ func TestDocumentLinks(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		for _, target := range linkTargets(string(text)) {
-			links++
-			if !leadsSomewhere(name, target) {
-				t.Errorf("%s: the link %s leads nowhere", name, target)
-			}
-		}
+		visit(name, string(text))
 		return nil
 	})
-	if err != nil || links < 300 {
-		t.Errorf("%d links in all documents: %v", links, err)
-	}
-	for _, target := range []string{"nothing.md", "roadmap.md#nothing", "#nothing"} {
-		if leadsSomewhere("docs/glossary.md", target) {
-			t.Errorf("%s leads somewhere", target)
-		}
-	}
 }
 
 // linkTarget matches a link to a file, with its target in parentheses.
@@ -363,27 +370,13 @@ func TestWorkerStates(t *testing.T) {
 // TestFootnotes: the footnotes of a table are numbered in the order in which its cells mention them, and all are mentioned.
 func TestFootnotes(t *testing.T) {
 	tables := 0
-	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if base := d.Name(); d.IsDir() && name != "." && (base == "testdata" || base == "node_modules" || base[0] == '.') {
-			return fs.SkipDir
-		}
-		if !strings.HasSuffix(name, ".md") {
-			return nil
-		}
-		text, err := os.ReadFile(name)
-		if err != nil {
-			return err
-		}
-		for _, m := range footnotedTable.FindAllStringSubmatch(string(text), -1) {
+	err := eachDocument(func(name, text string) {
+		for _, m := range footnotedTable.FindAllStringSubmatch(text, -1) {
 			tables++
 			if wrong := checkFootnotes(m[1], m[2]); wrong != "" {
 				t.Errorf("%s: %s, after\n%s", name, wrong, m[1])
 			}
 		}
-		return nil
 	})
 	if err != nil || tables < 30 {
 		t.Errorf("%d tables with footnotes in all documents: %v", tables, err)

@@ -13,7 +13,7 @@ import (
 	"penstock/core/rates"
 )
 
-// testRates returns rates of which nothing was learned: 10 ms and 20 µs a token.
+// testRates returns rates without samples: the defaults of 10 ms and 20 µs a token.
 func testRates(t testing.TB) *rates.WorkerRates {
 	l, err := rates.New(rates.Config{PrefillFixed: 10 * time.Millisecond, PrefillToken: 20 * time.Microsecond})
 	if err != nil {

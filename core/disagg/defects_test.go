@@ -105,7 +105,7 @@ func TestConsumedHandoffIsNotGivenAgain(t *testing.T) {
 }
 
 // TestHandoffIsNotUsedBeyondItsLease: a decode leg which has given no token when the lease of its blocks ends is aborted,
-// since the blocks may be those of another prompt by then (vllm#52234).
+// since the blocks may hold another prompt by then (vllm#52234).
 func TestHandoffIsNotUsedBeyondItsLease(t *testing.T) {
 	l := legsIn(PrefillFirst, PrefillLeg)
 	l.HandlePrefilled(0, ref1, workerA, GaveHandoff, time.Second, nil)

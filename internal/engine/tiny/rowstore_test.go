@@ -262,10 +262,10 @@ func TestRowsOfURLEnd(t *testing.T) {
 			rowsOf(t, e, &pixels, "", 6)
 		}
 		ran("two objects, twice", 2)
-		time.Sleep(time.Until(time.Unix(0, end)) - time.Nanosecond)
+		time.Sleep(time.Until(time.Unix(0, end)) - time.Nanosecond) // virtual time (synctest): just before the URL's time ends
 		rowsOf(t, e, &o, "", 6)
 		ran("in the last moment", 0)
-		time.Sleep(time.Nanosecond)
+		time.Sleep(time.Nanosecond) // virtual time (synctest): it ends
 		rowsOf(t, e, &o, "", 6)
 		rowsOf(t, e, &o, "", 6)
 		ran("after the period", 2) // rows under the old key are not kept

@@ -112,7 +112,7 @@ const scarcePictures = 3 + 4
 type timedForward struct{ forwarder }
 
 func (f *timedForward) Forward(c *model.Cache, work []model.Work) error {
-	time.Sleep(time.Millisecond)
+	time.Sleep(time.Millisecond) // virtual time (synctest): a pass takes as long
 	return f.forwarder.Forward(c, work)
 }
 
@@ -131,7 +131,7 @@ func serveScarce(t *testing.T, seed uint64) *Engine {
 	e.cpu.forward = &timedForward{e.cpu.forward}
 	inner := e.cpu.encoders.encode
 	e.cpu.encoders.encode = func(ctx context.Context, kind media.Kind, input []float32, grid [3]int) ([]float32, error) {
-		time.Sleep(time.Duration(1+len(input)%7) * 2 * time.Millisecond)
+		time.Sleep(time.Duration(1+len(input)%7) * 2 * time.Millisecond) // virtual time (synctest): encoding takes a time which depends on the input
 		return inner(ctx, kind, input, grid)
 	}
 	cold := seeing(t, func(c *Config) { c.Blocks = 400 })
@@ -156,7 +156,7 @@ func serveScarce(t *testing.T, seed uint64) *Engine {
 		want = append(want, answer)
 		result, _ := ask(ctx, e, req)
 		all = append(all, result)
-		time.Sleep(time.Duration(pick(13, i, 12)) * time.Millisecond)
+		time.Sleep(time.Duration(pick(13, i, 12)) * time.Millisecond) // virtual time (synctest): requests come at varying intervals
 	}
 	for i, result := range all {
 		select {

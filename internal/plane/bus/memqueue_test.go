@@ -45,7 +45,7 @@ func TestMemQueueLease(t *testing.T) {
 		d := mustPull(t, q, "a", 1)
 		began := time.Now()
 		for range 3 { // heartbeats
-			time.Sleep(time.Minute - 1)
+			time.Sleep(time.Minute - 1) // virtual time (synctest): just before the lease ends
 			if err := q.Extend(t.Context(), d); err != nil {
 				t.Fatal(err)
 			}
@@ -67,11 +67,11 @@ func TestMemQueueDeadline(t *testing.T) {
 		mustPut(t, q, "held", time.Minute)
 		mustPut(t, q, "waits", time.Minute)
 		d := mustPull(t, q, "held", 1)
-		time.Sleep(time.Minute - 1)
+		time.Sleep(time.Minute - 1) // virtual time (synctest): just before the deadline
 		if err := q.Extend(t.Context(), d); err != nil {
 			t.Error(err)
 		}
-		time.Sleep(time.Nanosecond)
+		time.Sleep(time.Nanosecond) // virtual time (synctest): the deadline passes
 		if err := q.Extend(t.Context(), d); fault.CodeOf(err) != fault.Deadline {
 			t.Errorf("extend at the deadline: %v", err)
 		}
@@ -95,7 +95,7 @@ func TestMemQueueForgetsIDs(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, waiting := range []int{0, 1} {
-			time.Sleep(time.Minute - 1 + time.Duration(waiting))
+			time.Sleep(time.Minute - 1 + time.Duration(waiting)) // virtual time (synctest): the queue knows the id for a minute
 			mustPut(t, q, "a", time.Second)
 			if depth, err := q.DescribeDepth(t.Context()); err != nil || depth.Waiting != waiting {
 				t.Errorf("depth %+v, error %v, want %d", depth, err, waiting)
@@ -132,7 +132,7 @@ func TestWatchedQueue(t *testing.T) {
 		if depth, _ := w.EstimateDepth(); !depth.At.Equal(began) {
 			t.Errorf("the depth is of %v, want %v", depth.At, began)
 		}
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // virtual time (synctest): the interval passes
 		check("after the interval", "true 2 1")
 		if depth, _ := w.EstimateDepth(); !depth.At.Equal(began.Add(time.Second)) {
 			t.Errorf("the depth is of %v, want one second later", depth.At)
@@ -141,7 +141,7 @@ func TestWatchedQueue(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) // virtual time (synctest): Run has ended, so no question is due
 		check("when nobody asks", "true 2 1")
 		if err := w.Put(t.Context(), Job{}); err == nil {
 			t.Error("a bad job was put")

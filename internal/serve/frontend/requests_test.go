@@ -381,11 +381,11 @@ func TestTokenizerComesLater(t *testing.T) {
 		if h := w.get("/health"); h.status != 503 || !strings.Contains(h.body, "tokenizer cannot be opened") {
 			t.Errorf("%d %s", h.status, h.body)
 		}
-		time.Sleep(2*retryOpen + pause)
+		time.Sleep(2*retryOpen + pause) // virtual time (synctest): both failed opens are tried again
 		if a := w.post("/v1/completions", `{"model":"bytes","prompt":"x"}`); a.status != 200 || opens != 3 {
 			t.Errorf("%d %s after opening %d times", a.status, a.body, opens)
 		}
-		time.Sleep(2 * retryOpen)
+		time.Sleep(2 * retryOpen) // virtual time (synctest): no further open is due
 		if opens != 3 {
 			t.Errorf("opened %d times", opens)
 		}
