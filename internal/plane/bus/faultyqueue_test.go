@@ -127,3 +127,41 @@ func TestFaultyQueueCut(t *testing.T) {
 		}
 	})
 }
+
+// lateQueue ends the context of a Pull after it has taken a job.
+type lateQueue struct {
+	bus.Queue
+	endPull func()
+}
+
+func (q lateQueue) Pull(ctx context.Context) (bus.Delivery, error) {
+	d, err := q.Queue.Pull(ctx)
+	q.endPull()
+	return d, err
+}
+
+// A job which comes at the moment at which a Pull ends is delivered, or waits for the next Pull.
+func TestFaultyQueuePullEnds(t *testing.T) {
+	for _, delay := range []time.Duration{0, time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			inner, err := bus.NewMemBus().OpenQueue(bus.QueueConfig{Name: "q", Lease: time.Hour})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := inner.Put(t.Context(), bus.Job{ID: "a", Lifetime: time.Minute}); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			q := bustest.NewFaultyQueue(lateQueue{inner, cancel}, 1, bustest.QueueFaults{Delay: delay})
+			d, err := q.Pull(ctx)
+			if err != nil {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				d, err = inner.Pull(ctx)
+			}
+			if err != nil || d.ID != "a" {
+				t.Errorf("delay up to %v: pulled %q, %v", delay, d.ID, err)
+			}
+		})
+	}
+}

@@ -135,8 +135,8 @@ func (q *FaultyQueue) Put(ctx context.Context, j bus.Job) error {
 }
 
 // Pull implements Queue.
-func (q *FaultyQueue) Pull(ctx context.Context) (d bus.Delivery, err error) {
-	err = q.runCall(ctx, "pull", func(ctx context.Context) (err error) {
+func (q *FaultyQueue) Pull(pullCtx context.Context) (d bus.Delivery, err error) {
+	err = q.runCall(pullCtx, "pull", func(ctx context.Context) (err error) {
 		var again bool
 		if d, again = q.takeAgain(); again {
 			return nil
@@ -148,7 +148,14 @@ func (q *FaultyQueue) Pull(ctx context.Context) (d bus.Delivery, err error) {
 		if fate.twice {
 			q.deliverAgain(d)
 		}
-		return waitDelay(ctx, fate.after)
+		if fate.after == 0 {
+			return nil // the job came before ctx ended, if it did
+		}
+		err = waitDelay(ctx, fate.after)
+		if pullCtx.Err() != nil {
+			_ = q.inner.Release(context.WithoutCancel(ctx), d) // as a bus gives back what comes too late
+		}
+		return err
 	})
 	if err != nil {
 		return bus.Delivery{}, err
