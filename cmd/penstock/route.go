@@ -41,8 +41,8 @@ ids from a file. Nothing is sent to a worker and nothing is reserved. A frontend
 processes asks them, and each answers which worker it would choose.
 
 With --explain there is a row for each worker that could take it, WORKER and RANK. ROLE
-is shown where it is not aggregated. Columns of zeros are left out but for those that
-always matter. docs/router-api.md has the JSON field of each column.
+is shown where it is not aggregated. A column of zeros is left out, unless it always
+matters. docs/router-api.md has the JSON field of each column.
 
 In blocks of the prompt: DEVICE, HOST, DISK, POOL what the worker has of it in each tier
 (of these PREDICTED: sent there, told by no event yet), ATTACHABLE in pools that it can
