@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Fuzzes.
 #
-#   tools/fuzz.sh [TIME]                    every target of the repository, for that long each (10s)
+#   tools/fuzz.sh [-quarter] [TIME]         every target of the repository, for that long each (10s);
+#                                           -quarter those of a quarter of the packages, which the
+#                                           commit chooses
 #   tools/fuzz.sh -cpu 20m [-keep] PKG...   each package, its targets by turns, until they have used
 #                                           so many CPU-minutes; -keep adds some of the inputs that
 #                                           were found to reach new code to testdata/corpus.txtar
@@ -23,10 +25,16 @@ targets() { # of a package's directory
 }
 
 if [ "${1:-}" != -cpu ]; then
+  parts=1 part=0
+  if [ "${1:-}" = -quarter ]; then
+    shift
+    parts=4 part=$(( 16#$(git rev-parse --short=7 HEAD | cut -c 1-7) % 4 ))
+    echo "packages of quarter $((part + 1)) of $parts"
+  fi
   time="${1:-10s}"
   work="$(mktemp -d)"
   trap 'rm -rf "$work"' EXIT
-  grep -rlE '^func Fuzz[A-Z]' --include='*_test.go' . | xargs -n1 dirname | sort -u | while read -r pkg; do
+  grep -rlE '^func Fuzz[A-Z]' --include='*_test.go' . | xargs -n1 dirname | sort -u | awk -v n="$parts" -v k="$part" 'NR % n == k' | while read -r pkg; do
     # One binary for all targets of the package: go test -fuzz would link one for each.
     go test -c -fuzz=. -o "$work/fuzz.test" "$pkg"
     cache="$(go env GOCACHE)/fuzz/$(go list "$pkg")"
