@@ -500,8 +500,8 @@ type candidateColumn struct {
 	always bool
 }
 
-// blockColumns are the columns of all modes but time.
-var blockColumns = []candidateColumn{
+// cacheColumns begin the tables of all modes.
+var cacheColumns = []candidateColumn{
 	{"WORKER", func(c *candidateRow) string { return strconv.FormatUint(c.WorkerID, 10) }, true},
 	{"RANK", func(c *candidateRow) string { return fmt.Sprint(c.DPRank) }, true},
 	{"ROLE", (*candidateRow).specialRole, false},
@@ -510,6 +510,10 @@ var blockColumns = []candidateColumn{
 	{"DISK", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Disk) }, false},
 	{"POOL", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Pool) }, false},
 	{"PREDICTED", func(c *candidateRow) string { return fmt.Sprint(c.Predicted) }, false},
+}
+
+// blockColumns are the columns of all modes but time.
+var blockColumns = slices.Concat(cacheColumns, []candidateColumn{
 	{"ATTACHABLE", func(c *candidateRow) string { return fmt.Sprint(c.Attachable) }, false},
 	{"LABELLED", func(c *candidateRow) string { return fmt.Sprint(c.Labelled) }, false},
 	{"PREFILL TOKENS", func(c *candidateRow) string { return fmt.Sprint(c.PrefillTokens) }, true},
@@ -528,18 +532,10 @@ var blockColumns = []candidateColumn{
 	{"COST", func(c *candidateRow) string { return fmt.Sprintf("%.2f", c.Cost) }, true},
 	{"CHANCE", func(c *candidateRow) string { return fmt.Sprintf("%.0f%%", 100*c.Probability) }, true},
 	{"FEED", func(c *candidateRow) string { return c.Cache }, true},
-}
+})
 
 // timeColumns are the columns of mode time.
-var timeColumns = []candidateColumn{
-	{"WORKER", func(c *candidateRow) string { return strconv.FormatUint(c.WorkerID, 10) }, true},
-	{"RANK", func(c *candidateRow) string { return fmt.Sprint(c.DPRank) }, true},
-	{"ROLE", (*candidateRow).specialRole, false},
-	{"DEVICE", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Device) }, true},
-	{"HOST", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Host) }, false},
-	{"DISK", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Disk) }, false},
-	{"POOL", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Pool) }, false},
-	{"PREDICTED", func(c *candidateRow) string { return fmt.Sprint(c.Predicted) }, false},
+var timeColumns = slices.Concat(cacheColumns, []candidateColumn{
 	{"ENCODED", func(c *candidateRow) string { return fmt.Sprint(c.EmbeddingTokens) }, false},
 	{"REQUESTS", func(c *candidateRow) string { return fmt.Sprint(c.ActiveRequests) }, true},
 	{"OF OTHERS", func(c *candidateRow) string { return fmt.Sprint(c.OthersRequests) }, false},
@@ -561,7 +557,7 @@ var timeColumns = []candidateColumn{
 	{"COST", func(c *candidateRow) string { return fmt.Sprintf("%.2f", c.Cost) }, true},
 	{"CHANCE", func(c *candidateRow) string { return fmt.Sprintf("%.0f%%", 100*c.Probability) }, true},
 	{"FEED", func(c *candidateRow) string { return c.Cache }, true},
-}
+})
 
 // specialRole returns the role of a worker; 0 if it is aggregated, or of a router of an earlier build.
 func (c *candidateRow) specialRole() string {
