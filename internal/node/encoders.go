@@ -16,7 +16,8 @@ import (
 	"penstock/internal/serve/encoder"
 )
 
-// openEncoders makes what workers need to encode media for others, and to ask encode workers.
+// openEncoders makes what workers need to encode media for others, to ask other workers for rows, and to read their memory.
+// Encode workers ask nobody.
 func (p *process) openEncoders() (err error) {
 	if p.model == nil {
 		return nil
@@ -25,7 +26,7 @@ func (p *process) openEncoders() (err error) {
 		p.lender = bulk.NewHandles(p.planes.Bulk)
 	}
 	card := p.model.Card()
-	if len(p.model.Engines) == 0 || card.Encoder == "" {
+	if card.Encoder == "" || len(p.model.Engines) == 0 && p.cfg.Command != config.Worker {
 		return nil
 	}
 	p.holders, err = holders.New(holders.Config{
@@ -49,8 +50,8 @@ func (p *process) openEncoders() (err error) {
 	return nil
 }
 
-// shareEmbeddings has the embedding caches of this process read by other workers of its host, and theirs by its engines.
-// The workers of up share a cache.
+// shareEmbeddings has the embedding caches of this process read by other workers of its host, and theirs by its engines
+// and encoders. The workers of up share a cache.
 func (p *process) shareEmbeddings(sources *engines.MediaSources) {
 	if p.cfg.Command != config.Worker {
 		return
