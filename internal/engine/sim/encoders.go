@@ -20,6 +20,10 @@ type MediaPart struct {
 	Start, End int
 	// Ready says that the request has its rows.
 	Ready bool
+	// Elsewhere says that its rows come from another worker: encoders pass it over meanwhile.
+	Elsewhere bool
+	// Missed says that a look-up of its rows was counted as a miss: the next one is not counted.
+	Missed bool
 }
 
 // UnfinishedRanges returns the ranges of parts, as paged.Sequence.Unfinished.
@@ -89,7 +93,7 @@ func (e *Encoders) EncodeInPass(parts []MediaPart, start, end int) float64 {
 			continue
 		}
 		p.Ready = true
-		if e.Rows.LookupRows(&p.Key) {
+		if e.lookUpPart(p) {
 			continue
 		}
 		e.Runs.Add(1)
@@ -99,8 +103,17 @@ func (e *Encoders) EncodeInPass(parts []MediaPart, start, end int) float64 {
 	return ms
 }
 
+// lookUpPart reports whether the cache has the rows of a part.
+func (e *Encoders) lookUpPart(p *MediaPart) bool {
+	if p.Missed {
+		p.Missed = false
+		return e.Rows.RepeatLookup(&p.Key)
+	}
+	return e.Rows.LookupRows(&p.Key)
+}
+
 // StartSequence encodes those parts of a sequence which end after its first ready tokens, as far as they are not ready,
-// being encoded or in the cache, and gives up the others. It ends jobs as FinishDue does, and appends those parts which
+// elsewhere, being encoded or in the cache, and gives up the others. It ends jobs as FinishDue does, and appends those parts which
 // are ready to dst too. The parts must stay where they are until StopSequence.
 func (e *Encoders) StartSequence(now kv.Mono, seq paged.SeqID, parts []MediaPart, ready int, dst []paged.RangeID) []paged.RangeID {
 	dst = e.FinishDue(now, dst)
@@ -109,17 +122,22 @@ func (e *Encoders) StartSequence(now kv.Mono, seq paged.SeqID, parts []MediaPart
 	}
 	for i := range parts {
 		p := &parts[i]
-		if p.End <= ready {
-			continue
-		}
-		w := rowWaiter{RangeID: paged.RangeID{Seq: seq, Index: i}, part: p}
-		if p.Ready || !e.isAwaited(w) && e.encodeFor(now, &p.Key, p.Kind, p.End-p.Start, w) {
-			p.Ready = true
-			dst = append(dst, w.RangeID)
+		if p.End > ready && !p.Elsewhere && e.StartPart(now, paged.RangeID{Seq: seq, Index: i}, p) {
+			dst = append(dst, paged.RangeID{Seq: seq, Index: i})
 		}
 	}
 	return dst
 }
+
+// StartPart is StartSequence for a single part, the range r. It returns true if the part is ready; it ends no jobs.
+func (e *Encoders) StartPart(now kv.Mono, r paged.RangeID, p *MediaPart) (ready bool) {
+	w := rowWaiter{RangeID: r, part: p}
+	p.Ready = p.Ready || !e.isAwaited(w) && (e.lookUpPart(p) || e.encodeFor(now, &p.Key, p.Kind, p.End-p.Start, w))
+	return p.Ready
+}
+
+// IsEncoding reports whether an object is being encoded, or waits for it.
+func (e *Encoders) IsEncoding(key *embcache.RowKey) bool { return e.findJob(key) != nil }
 
 // StopSequence gives up what is encoded for a sequence. It ends jobs as FinishDue does.
 func (e *Encoders) StopSequence(now kv.Mono, seq paged.SeqID, dst []paged.RangeID) []paged.RangeID {
@@ -182,15 +200,11 @@ func (e *Encoders) firstDue() int {
 // EncodeObject encodes an object which is no part of a sequence. It returns true if its rows are there; if not,
 // FinishDue appends w.
 func (e *Encoders) EncodeObject(now kv.Mono, key *embcache.RowKey, kind media.Kind, tokens int, w paged.RangeID) (ready bool) {
-	return e.encodeFor(now, key, kind, tokens, rowWaiter{RangeID: w})
+	return e.Rows.LookupRows(key) || e.encodeFor(now, key, kind, tokens, rowWaiter{RangeID: w})
 }
 
-// encodeFor makes w wait for an object, or returns true if its rows are there: the cache has them, or it takes no
-// time.
+// encodeFor makes w wait for an object which the cache does not have, or returns true if it takes no time.
 func (e *Encoders) encodeFor(now kv.Mono, key *embcache.RowKey, kind media.Kind, tokens int, w rowWaiter) (ready bool) {
-	if e.Rows.LookupRows(key) {
-		return true
-	}
 	if job := e.findJob(key); job != nil {
 		job.waiters = append(job.waiters, w)
 		e.waits[w.Seq]++
