@@ -60,7 +60,10 @@ type row struct {
 	Different   int   `json:"different"`
 	EncoderRuns int64 `json:"encoder_runs"`
 	// HitShare is the hits' share of look-ups in embedding caches of workers which serve.
-	HitShare          float64 `json:"hit_share"`
+	HitShare float64 `json:"hit_share"`
+	// Misses are the other look-ups, and Fetched the pictures whose rows came from a worker which held them, if simulated.
+	Misses            int64   `json:"misses"`
+	Fetched           int64   `json:"fetched,omitempty"`
 	TTFTMean          float64 `json:"ttft_mean_ms"`
 	TTFTP50           float64 `json:"ttft_p50_ms"`
 	TTFTP90           float64 `json:"ttft_p90_ms"`
@@ -78,6 +81,8 @@ type document struct {
 	Real      []row  `json:"real,omitempty"`
 	Simulated []row  `json:"simulated,omitempty"`
 	Region    []rate `json:"region,omitempty"`
+	// AtOnce are pictures which several workers miss at once.
+	AtOnce []row `json:"at_once,omitempty"`
 	// RealWorkload and SimulatedWorkload describe what was sent.
 	RealWorkload      string `json:"real_workload,omitempty"`
 	SimulatedWorkload string `json:"simulated_workload,omitempty"`
@@ -121,8 +126,12 @@ func (s *settings) runAll(ctx context.Context) (err error) {
 			return fmt.Errorf("simulated: %w", err)
 		}
 	}
+	if out.AtOnce, err = s.measureMisses(ctx); err != nil {
+		return fmt.Errorf("misses at once: %w", err)
+	}
 	setRatios(out.Real)
 	setRatios(out.Simulated)
+	setRatios(out.AtOnce)
 	if s.asJSON {
 		e := json.NewEncoder(os.Stdout)
 		e.SetIndent("", "  ")
@@ -131,11 +140,17 @@ func (s *settings) runAll(ctx context.Context) (err error) {
 	printRates(out.Region)
 	printTable("real: "+out.RealWorkload, out.Real)
 	printTable("simulated: "+out.SimulatedWorkload, out.Simulated)
+	printTable(fmt.Sprintf("missed at once: %d requests for each picture, one to each of %d workers", missWorkers, missWorkers), out.AtOnce)
 	return nil
 }
 
-// wayOff is the baseline.
-const wayOff = "cache off"
+// The ways of real and of simulated workers: wayOff is the baseline.
+const (
+	wayOff      = "cache off"
+	wayAlone    = "a cache in each worker"
+	wayShared   = "workers ask one another"
+	waySessions = "…, sessions stay"
+)
 
 // setRatios compares rows with that of the same traffic with the cache off, which comes first.
 func setRatios(rows []row) {
