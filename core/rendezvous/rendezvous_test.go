@@ -59,8 +59,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestAskOrder: who only holds comes first, unless one holds who makes what is missing. Who only holds nothing is not
-// asked.
+// TestAskOrder: holders which make nothing come first, unless a worker which makes what is missing holds it, too. A worker
+// which neither makes nor holds is not asked.
 func TestAskOrder(t *testing.T) {
 	const key = 7 // whose order is 5, 3, 1, 4, 2, see TestOrder
 	only, holds := func(c *Candidate) { c.HoldsOnly = true }, func(c *Candidate) { c.Holds = true }

@@ -147,11 +147,15 @@ func (w *simWorker) scheduleEncoded(c *cluster) {
 	}
 }
 
-// finishEncoding takes what the worker's own encoders have encoded, unless a batch is computed.
+// finishEncoding takes what the worker's own encoders have encoded; while a batch is computed the sequences wait for its
+// end.
 func (w *simWorker) finishEncoding(c *cluster, epoch uint32) {
-	if w.alive && uint32(w.epoch) == epoch {
-		w.wakeWorker(c)
+	if !w.alive || uint32(w.epoch) != epoch {
+		return
 	}
+	w.arrived = w.encoder.FinishDue(c.now, w.arrived)
+	w.scheduleEncoded(c)
+	w.wakeWorker(c)
 }
 
 // wakeWorker starts a batch unless one is computed.

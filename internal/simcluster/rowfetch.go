@@ -117,6 +117,24 @@ func (w *simWorker) fetchPart(c *cluster, at uint32, part int) bool {
 	return true
 }
 
+// takeOver returns what has an object fetched which waits for an encoder of the worker, if another worker holds it by now;
+// nil if workers do not share.
+func (w *simWorker) takeOver(c *cluster) func(*embcache.RowKey, media.Kind, int, []paged.RangeID) bool {
+	if !c.asksHolders() {
+		return nil
+	}
+	return func(key *embcache.RowKey, kind media.Kind, tokens int, ranges []paged.RangeID) bool {
+		f, ok := w.startFetch(c, &sim.MediaPart{Key: *key, Kind: kind, End: tokens})
+		for _, r := range ranges {
+			if ok {
+				wait := waitingPart{uint32(r.Seq), c.calls.all[r.Seq].generation, r.Index}
+				c.rowFetches.all[f].waiting = append(c.rowFetches.all[f].waiting, wait)
+			}
+		}
+		return ok
+	}
+}
+
 // startFetch asks other workers for the rows of an object; false if there is none to ask.
 func (w *simWorker) startFetch(c *cluster, p *sim.MediaPart) (at uint32, ok bool) {
 	order, holders := w.orderTargets(c, p)
@@ -275,7 +293,7 @@ func (w *simWorker) recordAnswer(c *cluster, f *rowFetch) {
 func (w *simWorker) finishPart(c *cluster, at waitingPart, came bool) {
 	cl := &c.calls.all[at.call]
 	p := &cl.parts[at.part]
-	p.Ready, p.Elsewhere = came, false
+	p.Ready, p.Elsewhere, p.Refused = came, false, !came
 	switch cl.state {
 	case callAwaitsRows:
 		if cl.missing--; cl.missing == 0 {

@@ -104,6 +104,20 @@ func TestFetchTimes(t *testing.T) {
 			replay.EmbeddingUse{Objects: 3, EncoderRuns: 2, Misses: 3},
 		},
 		{
+			"what waits for an encoder is fetched if another one holds it by then: the third picture is there after 63 ms",
+			sharing(2, func(c *Config) { c.Encoders = 1 }),
+			[]replay.Request{pictured(0, 0, "a"), pictured(1, 0, "b", "c", "a")},
+			"46.6ms 88.2ms",
+			replay.EmbeddingUse{Objects: 4, EncoderRuns: 3, Misses: 4, Fetched: 1},
+		},
+		{
+			"… nor can one be, which has evicted it: the queue goes on",
+			sharing(2, func(c *Config) { c.Encoders, c.EmbeddingCache, c.EventDelay = 1, pictureBytes, time.Second }),
+			[]replay.Request{pictured(0, 0, "a"), pictured(1, 0, "z"), pictured(2, 970*time.Millisecond, "b"), pictured(3, 1010*time.Millisecond, "c", "a")},
+			"46.6ms 46.6ms 1.0166s 1.0866s",
+			replay.EmbeddingUse{Objects: 5, EncoderRuns: 5, Misses: 5, Evictions: 3, FetchMisses: 1},
+		},
+		{
 			"an encode worker which holds the rows gives them, not the worker",
 			sharing(2, func(c *Config) { c.EncodeWorkers = 3 }), twice, "54.4ms 1.0244s",
 			replay.EmbeddingUse{Objects: 2, EncoderRuns: 1, Misses: 2, EncoderHits: 1, EncoderMisses: 1, EncodeWorkers: 3},

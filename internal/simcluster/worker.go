@@ -92,6 +92,7 @@ func (w *simWorker) startEpoch(c *cluster) error {
 	w.rowsKnownAt = c.now
 	c.watchRows(w.encoder.Rows, w.id.ID, w.epoch, &w.rowsKnownAt)
 	w.encoder.SetCount(c.cfg.Encoders)
+	w.encoder.TakeOver = w.takeOver(c)
 	w.encodedAt, w.arrived = 0, w.arrived[:0]
 	w.fetches, w.peers = map[embcache.RowKey]uint32{}, map[kv.WorkerID]*rowPeer{}
 	if w.publisher, err = newPublisher(w.epoch); err != nil {

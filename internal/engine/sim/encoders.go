@@ -24,6 +24,8 @@ type MediaPart struct {
 	Elsewhere bool
 	// Missed says that a look-up of its rows was counted as a miss: the next one is not counted.
 	Missed bool
+	// Refused says that others were asked for its rows in vain: an object with such a part is not handed over.
+	Refused bool
 }
 
 // UnfinishedRanges returns the ranges of parts, as paged.Sequence.Unfinished.
@@ -49,6 +51,9 @@ type Encoders struct {
 	Rows   *RowMemory
 	// Runs counts the objects which have been encoded.
 	Runs atomic.Uint64
+	// TakeOver, if not nil, is asked before an object which has waited in the queue is encoded for ranges of sequences. If
+	// it returns true their rows come from elsewhere, and they wait here no more.
+	TakeOver func(key *embcache.RowKey, kind media.Kind, tokens int, ranges []paged.RangeID) bool
 
 	encoders []*encoderJob // what each encoder does; nil is nothing
 	queue    []*encoderJob
@@ -254,15 +259,39 @@ func (e *Encoders) isAwaited(w rowWaiter) bool {
 // startQueued gives queued objects to idle encoders.
 func (e *Encoders) startQueued(now kv.Mono) {
 	for i := range e.encoders {
-		if e.encoders[i] != nil || len(e.queue) == 0 {
-			continue
+		for e.encoders[i] == nil && len(e.queue) > 0 {
+			job := e.queue[0]
+			e.queue = slices.Delete(e.queue, 0, 1)
+			if e.handOver(job) {
+				continue
+			}
+			job.end = now.Add(e.Timing.EncodeDuration(job.kind, job.tokens, e.started))
+			e.started++
+			e.encoders[i] = job
 		}
-		job := e.queue[0]
-		e.queue = slices.Delete(e.queue, 0, 1)
-		job.end = now.Add(e.Timing.EncodeDuration(job.kind, job.tokens, e.started))
-		e.started++
-		e.encoders[i] = job
 	}
+}
+
+// handOver reports whether the rows of an object come from elsewhere by now.
+func (e *Encoders) handOver(job *encoderJob) bool {
+	if e.TakeOver == nil {
+		return false
+	}
+	var ranges []paged.RangeID
+	for _, w := range job.waiters {
+		if w.part.Refused {
+			return false
+		}
+		ranges = append(ranges, w.RangeID)
+	}
+	if !e.TakeOver(&job.key, job.kind, job.tokens, ranges) {
+		return false
+	}
+	for _, w := range job.waiters {
+		e.forgetWait(w.Seq)
+		w.part.Elsewhere, w.part.Missed = true, true
+	}
+	return true
 }
 
 // dropWaiters removes the waiters which satisfy drop, and gives up the jobs which have none any more.
