@@ -1,6 +1,7 @@
 // Command embeddings measures what embedding caches and encode workers save: with the cache off, with one in each
-// worker, and with encode workers. It counts how often an encoder ran, and measures throughput and the time to the first
-// token, for pictures of which a share was shown before, and for pictures of which none was.
+// worker, with workers which ask one another, and with encode workers. It counts how often an encoder ran, and measures
+// throughput and the time to the first token, for pictures of which a share was shown before, for pictures of which none
+// was, and for pictures which eight workers miss at once.
 //
 // real: fleets of processes of engine tiny on this machine, one for each way, which take turns with the same requests,
 // so that what else the machine does hits all of them. Requests begin with text of their own: the KV cache has no
