@@ -28,19 +28,20 @@ import (
 // fleetWorkers is the number of workers which serve in a real fleet.
 const fleetWorkers = 2
 
-// fleetWay is how a real fleet encodes. frontend and worker are flags of its processes: a preference of the router for
-// holders of embeddings has its place here.
+// fleetWay is how a real fleet encodes. args are flags of its workers.
 type fleetWay struct {
-	name             string
-	encoders         int
-	frontend, worker []string
+	name              string
+	workers, encoders int
+	args              []string
 }
 
-func fleetWays() []fleetWay {
+// fleetWays returns the ways of a number of workers which serve.
+func fleetWays(workers int) []fleetWay {
 	return []fleetWay{
-		{wayOff, 0, nil, []string{"--embedding-cache-capacity-gb", "0"}},
-		{"a cache in each worker", 0, nil, nil},
-		{"1 more worker encodes", 1, nil, nil},
+		{wayOff, workers, 0, []string{"--embedding-cache-capacity-gb", "0"}},
+		{wayAlone, workers, 0, []string{"--embedding-fetch", "off"}},
+		{wayShared, workers, 0, nil},
+		{"1 more worker encodes", workers, 1, nil},
 	}
 }
 
@@ -96,7 +97,7 @@ func (s *settings) measureTraffic(ctx context.Context, all []replay.Request) (ro
 			err = errors.Join(err, f.stop())
 		}
 	}()
-	for _, way := range fleetWays() {
+	for _, way := range fleetWays(fleetWorkers) {
 		f, err := s.startFleet(ctx, way)
 		fleets = append(fleets, f)
 		if err != nil {
@@ -127,7 +128,7 @@ func (s *settings) measureTraffic(ctx context.Context, all []replay.Request) (ro
 
 // startFleet starts a fleet and waits for it. It returns what the caller must stop, also with an error.
 func (s *settings) startFleet(ctx context.Context, way fleetWay) (*fleet, error) {
-	f := &fleet{way: way, record: replay.NewRecorder(replay.RecorderConfig{Policy: way.name, Workers: fleetWorkers})}
+	f := &fleet{way: way, record: replay.NewRecorder(replay.RecorderConfig{Policy: way.name, Workers: way.workers})}
 	start := func(args ...string) error {
 		dir, err := os.MkdirTemp("", "penstock-embeddings-")
 		if err != nil {
@@ -140,7 +141,7 @@ func (s *settings) startFleet(ctx context.Context, way fleetWay) (*fleet, error)
 		}
 		return err
 	}
-	if err := start(append([]string{"frontend", "--nats-listen", "127.0.0.1:0", "--router-mode", "round-robin"}, way.frontend...)...); err != nil {
+	if err := start("frontend", "--nats-listen", "127.0.0.1:0", "--router-mode", "round-robin"); err != nil {
 		return f, err
 	}
 	var ready struct {
@@ -149,14 +150,14 @@ func (s *settings) startFleet(ctx context.Context, way fleetWay) (*fleet, error)
 	if err := json.Unmarshal([]byte(f.processes[0].FirstLine), &ready); err != nil || ready.NATS == "" {
 		return f, fmt.Errorf("the frontend names no address of NATS in %.200q: %w", f.processes[0].FirstLine, err)
 	}
-	for i := range fleetWorkers + way.encoders {
+	for i := range way.workers + way.encoders {
 		args := []string{"worker", "--nats", ready.NATS}
-		if i >= fleetWorkers {
+		if i >= way.workers {
 			args = append(args, "--role", "encode")
 		} else {
 			args = append(args, "--kv-cache-blocks", "2048")
 		}
-		if err := start(append(args, way.worker...)...); err != nil {
+		if err := start(append(args, way.args...)...); err != nil {
 			return f, err
 		}
 	}
@@ -211,7 +212,7 @@ func (f *fleet) send(ctx context.Context, all []replay.Request, streams int) err
 func (f *fleet) row(ctx context.Context) (row, error) {
 	run := f.record.Run()
 	r := newRow(&run.Row)
-	r.Way, r.Workers, r.EncodeWorkers = f.way.name, fleetWorkers, f.way.encoders
+	r.Way, r.Workers, r.EncodeWorkers = f.way.name, f.way.workers, f.way.encoders
 	r.RequestsPerSecond = float64(f.answers) / f.took.Seconds()
 	hits, lookUps := 0.0, 0.0
 	for i, p := range f.processes[1:] {
@@ -220,12 +221,13 @@ func (f *fleet) row(ctx context.Context) (row, error) {
 			return r, err
 		}
 		r.EncoderRuns += int64(readMetric(body, `penstock_encode_jobs_total{outcome="ok"}`))
-		if i < fleetWorkers {
+		if i < f.way.workers {
 			found := readMetric(body, `penstock_embedding_cache_hits_total{tier="memory"}`)
 			hits += found
 			lookUps += found + readMetric(body, `penstock_embedding_cache_misses_total{tier="memory"}`)
 		}
 	}
+	r.Misses = int64(lookUps - hits)
 	if lookUps > 0 {
 		r.HitShare = hits / lookUps
 	}

@@ -1,6 +1,7 @@
 // Command embeddings measures what embedding caches and encode workers save: with the cache off, with one in each
-// worker, and with encode workers. It counts how often an encoder ran, and measures throughput and the time to the first
-// token, for pictures of which a share was shown before, and for pictures of which none was.
+// worker, with workers which ask one another, and with encode workers. It counts how often an encoder ran, and measures
+// throughput and the time to the first token, for pictures of which a share was shown before, for pictures of which none
+// was, and for pictures which eight workers miss at once.
 //
 // real: fleets of processes of engine tiny on this machine, one for each way, which take turns with the same requests,
 // so that what else the machine does hits all of them. Requests begin with text of their own: the KV cache has no
@@ -60,7 +61,10 @@ type row struct {
 	Different   int   `json:"different"`
 	EncoderRuns int64 `json:"encoder_runs"`
 	// HitShare is the hits' share of look-ups in embedding caches of workers which serve.
-	HitShare          float64 `json:"hit_share"`
+	HitShare float64 `json:"hit_share"`
+	// Misses are the other look-ups, and Fetched the pictures whose rows came from a worker which held them, if simulated.
+	Misses            int64   `json:"misses"`
+	Fetched           int64   `json:"fetched,omitempty"`
 	TTFTMean          float64 `json:"ttft_mean_ms"`
 	TTFTP50           float64 `json:"ttft_p50_ms"`
 	TTFTP90           float64 `json:"ttft_p90_ms"`
@@ -78,6 +82,8 @@ type document struct {
 	Real      []row  `json:"real,omitempty"`
 	Simulated []row  `json:"simulated,omitempty"`
 	Region    []rate `json:"region,omitempty"`
+	// AtOnce are pictures which several workers miss at once.
+	AtOnce []row `json:"at_once,omitempty"`
 	// RealWorkload and SimulatedWorkload describe what was sent.
 	RealWorkload      string `json:"real_workload,omitempty"`
 	SimulatedWorkload string `json:"simulated_workload,omitempty"`
@@ -121,8 +127,12 @@ func (s *settings) runAll(ctx context.Context) (err error) {
 			return fmt.Errorf("simulated: %w", err)
 		}
 	}
+	if out.AtOnce, err = s.measureMisses(ctx); err != nil {
+		return fmt.Errorf("misses at once: %w", err)
+	}
 	setRatios(out.Real)
 	setRatios(out.Simulated)
+	setRatios(out.AtOnce)
 	if s.asJSON {
 		e := json.NewEncoder(os.Stdout)
 		e.SetIndent("", "  ")
@@ -131,11 +141,17 @@ func (s *settings) runAll(ctx context.Context) (err error) {
 	printRates(out.Region)
 	printTable("real: "+out.RealWorkload, out.Real)
 	printTable("simulated: "+out.SimulatedWorkload, out.Simulated)
+	printTable(fmt.Sprintf("missed at once: %d requests for each picture, one to each of %d workers", missWorkers, missWorkers), out.AtOnce)
 	return nil
 }
 
-// wayOff is the baseline.
-const wayOff = "cache off"
+// The ways of real and of simulated workers: wayOff is the baseline.
+const (
+	wayOff      = "cache off"
+	wayAlone    = "a cache in each worker"
+	wayShared   = "workers ask one another"
+	waySessions = "…, sessions stay"
+)
 
 // setRatios compares rows with that of the same traffic with the cache off, which comes first.
 func setRatios(rows []row) {

@@ -21,8 +21,46 @@ const machines = 8
 // cacheGiB is the size of a simulated embedding cache: 1,280 pictures.
 const cacheGiB = 10
 
+// slowEncoder is the table of the encoder which takes 66 ms for a picture of 1,024 tokens.
+const slowEncoder = "256:12,1024:66"
+
 func (s *settings) describeSimulated() string {
 	return fmt.Sprintf("%d GPUs (sim, model of time mocker), router by its default mode, caches of %d GiB; throughput is measured with all requests sent at the start", machines, cacheGiB)
+}
+
+// simulatedWay is how a simulated cluster encodes. args are flags of replay.
+type simulatedWay struct {
+	name              string
+	workers, encoders int
+	cache             int // GiB
+	args              []string
+}
+
+// flags returns the flags of replay for the way.
+func (w *simulatedWay) flags() []string {
+	return append([]string{
+		"--sim-encoders", "0", "--workers", strconv.Itoa(w.workers), "--encode-workers", strconv.Itoa(w.encoders),
+		"--embedding-cache-capacity-gb", strconv.Itoa(w.cache),
+	}, w.args...)
+}
+
+// The flags of ways whose workers do not share what they hold, and whose router does not prefer holders.
+const (
+	notFetched   = "--embedding-fetch=off"
+	notPreferred = "--router-affinity-weights=1,0.1,1,0"
+)
+
+func simulatedWays() []simulatedWay {
+	return []simulatedWay{
+		{wayOff, machines, 0, 0, nil},
+		{wayAlone, machines, 0, cacheGiB, []string{notFetched, notPreferred}},
+		{waySessions, machines, 0, cacheGiB, []string{notFetched, notPreferred, "--router-session-affinity", "soft"}},
+		{"…, holders are preferred", machines, 0, cacheGiB, []string{notFetched}},
+		{wayShared, machines, 0, cacheGiB, []string{notPreferred}},
+		{"…, holders are preferred", machines, 0, cacheGiB, nil},
+		{"7 workers, 1 encodes", machines - 1, 1, cacheGiB, nil},
+		{"6 workers, 2 encode", machines - 2, 2, cacheGiB, nil},
+	}
 }
 
 // simulateAll runs all traffics in all ways.
@@ -37,33 +75,18 @@ func (s *settings) simulateAll(ctx context.Context) (rows []row, err error) {
 	} {
 		for _, encoder := range []struct{ name, table string }{
 			{"1024: 4.8 ms", "1024:4.8,6144:12.3"},
-			{"1024: 66 ms", "256:12,1024:66"},
+			{"1024: 66 ms", slowEncoder},
 		} {
-			for _, way := range []struct {
-				name               string
-				workers, encoders  int
-				embeddingCacheSize int // GiB
-				// args are further flags: a preference of the router for holders of embeddings has its place here.
-				args []string
-			}{
-				{wayOff, machines, 0, 0, nil},
-				{"a cache in each worker", machines, 0, cacheGiB, nil},
-				{"…, sessions stay", machines, 0, cacheGiB, []string{"--router-session-affinity", "soft"}},
-				{"7 workers, 1 encodes", machines - 1, 1, cacheGiB, nil},
-				{"6 workers, 2 encode", machines - 2, 2, cacheGiB, nil},
-			} {
-				if way.args != nil && !strings.HasPrefix(traffic.generate, "window") {
+			for _, way := range simulatedWays() {
+				if way.name == waySessions && !strings.HasPrefix(traffic.generate, "window") {
 					continue // there are no sessions
 				}
-				args := append([]string{
-					"--sim-encoder", encoder.table, "--sim-encoders", "0", "--workers", strconv.Itoa(way.workers),
-					"--encode-workers", strconv.Itoa(way.encoders), "--embedding-cache-capacity-gb", strconv.Itoa(way.embeddingCacheSize),
-				}, way.args...)
-				r, err := s.simulate(ctx, append(args, "--generate", traffic.generate+traffic.rate)...)
+				args := append(way.flags(), "--policy", "time", "--sim-encoder", encoder.table)
+				r, err := s.simulate(ctx, nil, append(args, "--generate", traffic.generate+traffic.rate)...)
 				if err != nil {
 					return nil, fmt.Errorf("%s, %s: %w", traffic.name, way.name, err)
 				}
-				full, err := s.simulate(ctx, append(args, "--generate", traffic.generate+traffic.atOnce)...)
+				full, err := s.simulate(ctx, nil, append(args, "--generate", traffic.generate+traffic.atOnce)...)
 				if err != nil {
 					return nil, fmt.Errorf("%s at once, %s: %w", traffic.name, way.name, err)
 				}
@@ -79,11 +102,12 @@ func (s *settings) simulateAll(ctx context.Context) (rows []row, err error) {
 	return rows, nil
 }
 
-// simulate runs penstock replay once.
-func (s *settings) simulate(ctx context.Context, args ...string) (row, error) {
-	args = append([]string{"replay", "--policy", "time", "--seed", strconv.FormatUint(s.seed, 10), "--jobs", "1", "--json"}, args...)
+// simulate runs penstock replay once. trace is its standard input.
+func (s *settings) simulate(ctx context.Context, trace io.Reader, args ...string) (row, error) {
+	args = append([]string{"replay", "--seed", strconv.FormatUint(s.seed, 10), "--jobs", "1", "--json"}, args...)
 	var said bytes.Buffer
 	cmd := exec.CommandContext(ctx, s.bin, args...)
+	cmd.Stdin = trace
 	cmd.Stdout, cmd.Stderr = &said, os.Stderr
 	if err := cmd.Run(); err != nil {
 		return row{}, err
@@ -97,7 +121,8 @@ func (s *settings) simulate(ctx context.Context, args ...string) (row, error) {
 	}
 	r := &result.Rows[0]
 	out := newRow(r)
-	out.Pictures, out.EncoderRuns, out.HitShare = r.Embeddings.Objects, r.Embeddings.EncoderRuns, r.Embeddings.HitShare
+	use := r.Embeddings
+	out.Pictures, out.EncoderRuns, out.HitShare, out.Misses, out.Fetched = use.Objects, use.EncoderRuns, use.HitShare, use.Misses, use.Fetched
 	out.RequestsPerSecond = r.RequestsPerSecond
 	return out, nil
 }

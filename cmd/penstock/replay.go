@@ -58,6 +58,9 @@ type replayFlags struct {
 	engine         *config.SimulationFlags
 	encodeWorkers  []int
 	embeddingCache []float64 // GiB
+	embeddingFetch string
+	rowLatency     time.Duration
+	rowBandwidth   float64 // GB/s
 }
 
 // slowDowns is the value of --slow-worker. It implements pflag.Value.
@@ -146,6 +149,9 @@ could give. The same command gives the same result on any machine.`,
 	f.routing.addFlags(fs)
 	fs.IntSliceVar(&f.encodeWorkers, "encode-workers", []int{0}, "numbers of encode workers, such as 0,1, which encode images for the others; without any each worker encodes itself")
 	fs.Float64SliceVar(&f.embeddingCache, "embedding-cache-capacity-gb", []float64{0.0625}, "sizes in GiB of the embedding cache of each worker and of each encode worker; 0 keeps nothing")
+	fs.StringVar(&f.embeddingFetch, "embedding-fetch", config.On, "on or off: a worker asks others which hold an image's embedding before it encodes")
+	fs.DurationVar(&f.rowLatency, "embedding-fetch-latency", 500*time.Microsecond, "time that an embedding takes from one worker to another, or from an encode worker, beside that of its bytes")
+	fs.Float64Var(&f.rowBandwidth, "embedding-fetch-bandwidth", 12.5, "GB a second at which they come; 0 takes no time")
 	fs.BoolVar(&f.noEvents, "no-kv-events", false, "routers follow no cache events: they predict what is cached from what they sent, for 2m0s")
 	fs.DurationVar(&f.predicted, "router-predicted-ttl", 2*time.Second, "time for which routers predict so too beside the events; 0s is not at all")
 	fs.DurationVar(&f.eventDelay, "event-delay", 0, "time that a cache event takes from worker to router")
@@ -447,7 +453,7 @@ func (f *replayFlags) buildScenarios(cmd *cobra.Command) (*scenarios, error) {
 			errs = append(errs, fmt.Errorf("--embedding-cache-capacity-gb: %v is not between 0 and %d", gib, config.MaxEmbeddingCache))
 		}
 	}
-	for _, choice := range [...][2]string{{"router-replica-sync", f.sync}, {"router-track-output-blocks", f.track}} {
+	for _, choice := range [...][2]string{{"router-replica-sync", f.sync}, {"router-track-output-blocks", f.track}, {"embedding-fetch", f.embeddingFetch}} {
 		if choice[1] != config.On && choice[1] != config.Off {
 			errs = append(errs, fmt.Errorf("--%s is on or off, not %.40q", choice[0], choice[1]))
 		}
@@ -511,6 +517,7 @@ func (f *replayFlags) buildScenario(engine config.SimulatedEngine, cache cacheSi
 			MaxSeqs: engine.MaxSeqs, TokenBudget: engine.TokenBudget, Timing: engine.Timing, Encoders: engine.Encoders,
 			Speeds: f.speeds, SlowDowns: f.slowDowns,
 			Routers: f.routers, Sync: f.sync == config.On, TrackOutput: f.track == config.On,
+			NoRowSharing: f.embeddingFetch == config.Off, RowLatency: f.rowLatency, RowBandwidth: f.rowBandwidth,
 			NoKVEvents: f.noEvents, PredictedTTL: f.predicted, EventDelay: f.eventDelay, Delay: f.callDelay, Seed: f.seed,
 			Route: route.Config{Mode: route.Mode(policy), OverlapWeight: &f.weight, Temperature: f.temperature, Seed: f.seed, QueueWeight: &f.queueWeight, NearCost: f.nearCost},
 		},

@@ -17,11 +17,14 @@ import (
 type replayRouting struct {
 	queueThreshold, sessions, miss string
 	ttft, itl                      time.Duration
+	affinity                       []float64
 }
 
 func (f *replayRouting) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&f.queueThreshold, "router-queue-threshold", config.Off, "share of --max-num-batched-tokens above which so many prompt tokens wait on a worker that requests rather wait in the router; off never")
 	fs.StringVar(&f.sessions, "router-session-affinity", config.Off, "soft or hard: requests tell routers their session; off: they do not")
+	w := route.DefaultAffinityWeights()
+	fs.Float64SliceVar(&f.affinity, "router-affinity-weights", []float64{w.Label, w.Experts, w.Session, w.Embedding}, "what preferences are worth, as for a router: of labels, experts, sessions and embeddings")
 	fs.DurationVar(&f.ttft, "ttft-target", 0, "longest time to the first token, which mode time chooses workers by; 0s is no target")
 	fs.DurationVar(&f.itl, "itl-target", 0, "longest mean time between two tokens of an answer, as --ttft-target")
 	fs.StringVar(&f.miss, "router-target-miss", string(route.MissWaits), "wait or refuse: what happens to a request that no worker can answer within its targets")
@@ -42,6 +45,9 @@ func (f *replayRouting) threshold() (*float64, error) {
 func (f *replayRouting) validate() error {
 	_, err := f.threshold()
 	errs := []error{err}
+	if len(f.affinity) != 4 {
+		errs = append(errs, fmt.Errorf("--router-affinity-weights has %d numbers, not 4: of labels, experts, sessions and embeddings", len(f.affinity)))
+	}
 	switch route.Stickiness(f.sessions) {
 	case route.Soft, route.Hard, route.Unbound:
 	default:
@@ -59,6 +65,7 @@ func (f *replayRouting) validate() error {
 // apply sets the flags, which must be valid, in a run. Targets are for the runs of mode time.
 func (f *replayRouting) apply(c *simcluster.Config) {
 	c.Route.QueueThreshold, _ = f.threshold()
+	c.Route.Affinity = &route.AffinityWeights{Label: f.affinity[0], Experts: f.affinity[1], Session: f.affinity[2], Embedding: f.affinity[3]}
 	c.Route.Sessions.Stickiness = route.Stickiness(f.sessions)
 	c.Sessions = f.sessions != string(route.Unbound)
 	if c.Route.Mode == route.Time {

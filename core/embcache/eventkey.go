@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 
 	"penstock/core/kv"
+	"penstock/core/splitmix"
 )
 
 // eventDomain is hashed before the parts, so that an event key equals no other digest.
@@ -26,6 +27,15 @@ func EventKey(encoder, salt string, object kv.Digest) kv.Digest {
 
 func appendCounted(dst []byte, s string) []byte {
 	return append(binary.LittleEndian.AppendUint64(dst, uint64(len(s))), s...)
+}
+
+// PlaceHash returns the number by which package rendezvous chooses a worker for the entry, the same in every process. hash
+// is that of an object without a digest.
+func (k *RowKey) PlaceHash(hash uint64) uint64 {
+	if k.Digest != (kv.Digest{}) {
+		hash = binary.LittleEndian.Uint64(k.Digest[:8])
+	}
+	return splitmix.Mix(hash^kv.ContentHash(0, []byte(k.Salt))) + uint64(k.Kind)
 }
 
 // EventKey returns the key by which events name the entry.

@@ -8,6 +8,15 @@ import (
 	"penstock/core/kv"
 )
 
+// TestPlaceHash: two builds choose the same worker for rows.
+func TestPlaceHash(t *testing.T) {
+	key := RowKey{Salt: "salt", Kind: 2, Digest: kv.Digest{1, 2, 3, 4, 5, 6, 7, 8, 9}, Encoder: "e"}
+	anonymous := RowKey{Salt: "salt", Kind: 2}
+	if got := [3]uint64{key.PlaceHash(5), anonymous.PlaceHash(5), anonymous.PlaceHash(6)}; got != [3]uint64{14138437726944371859, 12369849210339759599, 978427399061574349} {
+		t.Errorf("%d", got)
+	}
+}
+
 // TestEventKey holds the vectors of docs/format/embedding-event.md.
 func TestEventKey(t *testing.T) {
 	var object kv.Digest

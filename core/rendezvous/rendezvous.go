@@ -23,6 +23,8 @@ type Candidate struct {
 	Holds bool
 	// Load is the work of the worker, in any unit in which one key is one more.
 	Load int
+	// HoldsOnly says that the worker gives what it holds and makes nothing for others; see AppendAskOrder.
+	HoldsOnly bool
 }
 
 // The bound of a worker's load, with the key to place: loadFactor times the mean, but at least minBound, so that a
@@ -35,11 +37,31 @@ const (
 // AppendOrder appends to dst the indexes of candidates in the order in which they are to be asked for key. It
 // depends on nothing else, and not on the order of the candidates, whose ids must differ.
 func AppendOrder(dst []int, key uint64, candidates []Candidate) []int {
-	total := 1
-	for i := range candidates {
-		total += candidates[i].Load
+	return appendOrderOf(dst, key, candidates, func(*Candidate) bool { return true })
+}
+
+// AppendAskOrder appends to dst the indexes of those candidates which are asked for what key names, in order, and returns
+// how many of them are asked only for what they hold: these come first, at most maxHolders of them, unless a candidate
+// which makes what is missing holds it. All of the latter follow. Loads are compared within each of the two groups.
+func AppendAskOrder(dst []int, key uint64, candidates []Candidate, maxHolders int) (order []int, holders int) {
+	start := len(dst)
+	if !slices.ContainsFunc(candidates, func(c Candidate) bool { return c.Holds && !c.HoldsOnly }) {
+		dst = appendOrderOf(dst, key, candidates, func(c *Candidate) bool { return c.Holds && c.HoldsOnly })
+		holders = min(len(dst)-start, maxHolders)
 	}
-	n := len(candidates)
+	return appendOrderOf(dst[:start+holders], key, candidates, func(c *Candidate) bool { return !c.HoldsOnly }), holders
+}
+
+// appendOrderOf is AppendOrder for the candidates which belong to a group.
+func appendOrderOf(dst []int, key uint64, candidates []Candidate, belongs func(*Candidate) bool) []int {
+	start, total := len(dst), 1
+	for i := range candidates {
+		if belongs(&candidates[i]) {
+			dst = append(dst, i)
+			total += candidates[i].Load
+		}
+	}
+	n := len(dst) - start
 	bound := max(minBound, (loadFactor*total+n-1)/max(n, 1))
 	group := func(c *Candidate) int {
 		g := 0
@@ -50,10 +72,6 @@ func AppendOrder(dst []int, key uint64, candidates []Candidate) []int {
 			g++
 		}
 		return g
-	}
-	start := len(dst)
-	for i := range candidates {
-		dst = append(dst, i)
 	}
 	slices.SortFunc(dst[start:], func(i, j int) int {
 		a, b := &candidates[i], &candidates[j]

@@ -41,17 +41,56 @@ func TestOrder(t *testing.T) {
 		candidates []Candidate
 		want       []kv.WorkerID
 	}{
-		"none":                          {nil, nil},
-		"one":                           {workers(1), []kv.WorkerID{1}},
-		"a holder":                      {set(func(c []Candidate) { c[want[4]-1].Holds = true }), []kv.WorkerID{want[4], want[0], want[1], want[2], want[3]}},
-		"a little load":                 {set(func(c []Candidate) { c[want[first]-1].Load = minBound - 1 }), want},
-		"far above the mean":            {set(func(c []Candidate) { c[want[0]-1].Load = 100 }), []kv.WorkerID{want[1], want[2], want[3], want[4], want[0]}},
-		"equally loaded":                {set(func(c []Candidate) { addLoad(c, 1000) }), want},
-		"a loaded holder":               {set(func(c []Candidate) { c[want[4]-1] = Candidate{ID: want[4], Holds: true, Load: 100} }), []kv.WorkerID{want[4], want[0], want[1], want[2], want[3]}},
-		"of two holders one is too far": {set(func(c []Candidate) { c[want[0]-1] = Candidate{want[0], true, 100}; c[want[4]-1].Holds = true }), []kv.WorkerID{want[4], want[0], want[1], want[2], want[3]}},
+		"none":               {nil, nil},
+		"one":                {workers(1), []kv.WorkerID{1}},
+		"a holder":           {set(func(c []Candidate) { c[want[4]-1].Holds = true }), []kv.WorkerID{want[4], want[0], want[1], want[2], want[3]}},
+		"a little load":      {set(func(c []Candidate) { c[want[first]-1].Load = minBound - 1 }), want},
+		"far above the mean": {set(func(c []Candidate) { c[want[0]-1].Load = 100 }), []kv.WorkerID{want[1], want[2], want[3], want[4], want[0]}},
+		"equally loaded":     {set(func(c []Candidate) { addLoad(c, 1000) }), want},
+		"a loaded holder":    {set(func(c []Candidate) { c[want[4]-1] = Candidate{ID: want[4], Holds: true, Load: 100} }), []kv.WorkerID{want[4], want[0], want[1], want[2], want[3]}},
+		"of two holders one is too far": {set(func(c []Candidate) {
+			c[want[0]-1] = Candidate{ID: want[0], Holds: true, Load: 100}
+			c[want[4]-1].Holds = true
+		}), []kv.WorkerID{want[4], want[0], want[1], want[2], want[3]}},
 	} {
 		if got := order(7, c.candidates); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// TestAskOrder: holders which make nothing come first, unless a worker which makes what is missing holds it, too. A worker
+// which neither makes nor holds is not asked.
+func TestAskOrder(t *testing.T) {
+	const key = 7 // whose order is 5, 3, 1, 4, 2, see TestOrder
+	only, holds := func(c *Candidate) { c.HoldsOnly = true }, func(c *Candidate) { c.Holds = true }
+	held := func(c *Candidate) { only(c); holds(c) }
+	for name, c := range map[string]struct {
+		change     map[kv.WorkerID]func(*Candidate)
+		maxHolders int
+		want       []kv.WorkerID
+		holders    int
+	}{
+		"none holds":                  {map[kv.WorkerID]func(*Candidate){1: only, 2: only}, 2, []kv.WorkerID{5, 3, 4}, 0},
+		"two hold only":               {map[kv.WorkerID]func(*Candidate){1: held, 2: held}, 2, []kv.WorkerID{1, 2, 5, 3, 4}, 2},
+		"three do":                    {map[kv.WorkerID]func(*Candidate){1: held, 2: held, 4: held}, 2, []kv.WorkerID{1, 4, 5, 3}, 2},
+		"none may be asked":           {map[kv.WorkerID]func(*Candidate){1: held, 2: held}, 0, []kv.WorkerID{5, 3, 4}, 0},
+		"a maker holds, too":          {map[kv.WorkerID]func(*Candidate){1: held, 2: held, 4: holds}, 2, []kv.WorkerID{4, 5, 3}, 0},
+		"all hold only, or nothing":   {map[kv.WorkerID]func(*Candidate){1: held, 2: only, 3: only, 4: held, 5: only}, 2, []kv.WorkerID{1, 4}, 2},
+		"the first holder has much":   {map[kv.WorkerID]func(*Candidate){1: func(c *Candidate) { held(c); c.Load = 100 }, 2: held, 4: held}, 3, []kv.WorkerID{4, 2, 1, 5, 3}, 3},
+		"loads of holders, of makers": {map[kv.WorkerID]func(*Candidate){1: func(c *Candidate) { held(c); c.Load = 1000 }, 5: func(c *Candidate) { c.Load = 20 }}, 2, []kv.WorkerID{1, 3, 4, 2, 5}, 1},
+	} {
+		candidates := workers(5)
+		for id, change := range c.change { // the order does not matter
+			change(&candidates[id-1])
+		}
+		at, holders := AppendAskOrder([]int{9}, key, candidates, c.maxHolders)
+		var got []kv.WorkerID
+		for _, i := range at[1:] {
+			got = append(got, candidates[i].ID)
+		}
+		if !slices.Equal(got, c.want) || holders != c.holders || at[0] != 9 {
+			t.Errorf("%s: %v, %d of them hold only; want %v, %d", name, got, holders, c.want, c.holders)
 		}
 	}
 }

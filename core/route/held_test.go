@@ -2,6 +2,7 @@ package route
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -159,5 +160,20 @@ func TestLearningFromHeldEmbeddings(t *testing.T) {
 	}
 	if after := r.rates.WorkerOf(w).EncodeMs(384); after != before {
 		t.Errorf("the encoding of 384 tokens took %g ms and takes %g now", before, after)
+	}
+}
+
+// TestAddHolder: holders are in the order of the workers, each once, with a bit for each object.
+func TestAddHolder(t *testing.T) {
+	var held []HeldMedia
+	for _, add := range []struct {
+		id     kv.WorkerID
+		object int
+	}{{5, 0}, {2, 0}, {9, 1}, {2, 63}, {5, 1}, {3, 1}, {2, 0}} {
+		held = AddHolder(held, kv.Worker{ID: add.id}, add.object)
+	}
+	want := []HeldMedia{{kv.Worker{ID: 2}, 1 | 1<<63}, {kv.Worker{ID: 3}, 2}, {kv.Worker{ID: 5}, 3}, {kv.Worker{ID: 9}, 2}}
+	if !slices.Equal(held, want) {
+		t.Errorf("%v, want %v", held, want)
 	}
 }

@@ -67,7 +67,7 @@ func (q *Query) heldTokens(w kv.Worker, reused int) (n int) {
 	if !found {
 		return 0
 	}
-	for i := range q.Media[:min(len(q.Media), 64)] {
+	for i := range q.Media[:min(len(q.Media), MaxHeldMedia)] {
 		if q.Held[at].Objects>>i&1 != 0 {
 			n += max(q.Media[i].End-max(q.Media[i].Start, reused), 0)
 		}

@@ -101,8 +101,21 @@ type Query struct {
 // HeldMedia says which media of a prompt a worker has encoded before: it holds their embeddings.
 type HeldMedia struct {
 	Worker kv.Worker
-	// Objects has bit i if it holds that of Query.Media[i]. Of media after the first 64 nothing is known.
+	// Objects has bit i if it holds that of Query.Media[i]. Of media after the first MaxHeldMedia nothing is known.
 	Objects uint64
+}
+
+// MaxHeldMedia is how many of a prompt's media HeldMedia has bits for.
+const MaxHeldMedia = 64
+
+// AddHolder adds to held, which has the order of Query.Held, that a worker holds the embedding of Query.Media[object].
+func AddHolder(held []HeldMedia, w kv.Worker, object int) []HeldMedia {
+	at, found := slices.BinarySearchFunc(held, w, func(h HeldMedia, w kv.Worker) int { return h.Worker.Compare(w) })
+	if !found {
+		held = slices.Insert(held, at, HeldMedia{Worker: w})
+	}
+	held[at].Objects |= 1 << object
+	return held
 }
 
 // Router decides for the workers of one model. It has one owner: its methods must not run concurrently, nor

@@ -16,7 +16,8 @@ import (
 	"penstock/internal/serve/encoder"
 )
 
-// openEncoders makes what workers need to encode media for others, and to ask encode workers.
+// openEncoders makes what workers need to encode media for others, to ask other workers for rows, and to read their memory.
+// Encode workers ask nobody.
 func (p *process) openEncoders() (err error) {
 	if p.model == nil {
 		return nil
@@ -25,7 +26,8 @@ func (p *process) openEncoders() (err error) {
 		p.lender = bulk.NewHandles(p.planes.Bulk)
 	}
 	card := p.model.Card()
-	if len(p.model.Engines) == 0 || card.Encoder == "" {
+	fetches := p.fetchesEmbeddings()
+	if card.Encoder == "" || len(p.model.Engines) == 0 && !fetches {
 		return nil
 	}
 	p.holders, err = holders.New(holders.Config{
@@ -38,24 +40,32 @@ func (p *process) openEncoders() (err error) {
 		p.metrics.RegisterCollector(holders.NewCollector(p.holders))
 	}
 	services := encoder.Services{RPC: p.planes.RPC, Registry: p.planes.Registry, Fetch: p.borrower.FetchInto, Holders: p.holders}
-	if p.cfg.Command == config.Worker {
+	if fetches {
 		p.regions = embregion.NewReaders(embregion.ReadersConfig{Log: p.log})
 		services.Regions = p.regions
 	}
 	p.encoders = encoder.New(encoder.Config{
 		Card: card, Namespace: p.cfg.Fleet.Namespace, Component: p.cfg.Fleet.Component, Log: obs.Component(p.log, "worker"),
-		AskHolders: p.cfg.Command == config.Worker, // the workers of up share what they hold
+		AskHolders: fetches,
 	}, services)
 	return nil
 }
 
-// shareEmbeddings has the embedding caches of this process read by other workers of its host, and theirs by its engines.
+// fetchesEmbeddings reports whether the engines and encoders of this process use what workers hold which serve requests.
 // The workers of up share a cache.
+func (p *process) fetchesEmbeddings() bool {
+	return p.cfg.Command == config.Worker && p.cfg.Media.EmbeddingFetch == config.On
+}
+
+// shareEmbeddings has the embedding caches of this process read by other workers of its host, and theirs by its engines
+// and encoders.
 func (p *process) shareEmbeddings(sources *engines.MediaSources) {
 	if p.cfg.Command != config.Worker {
 		return
 	}
-	sources.Shared = remoteEncoders{p}
+	if p.fetchesEmbeddings() {
+		sources.Shared = remoteEncoders{p}
+	}
 	sources.Region = func() *embregion.Owner {
 		o, err := embregion.NewOwner(embregion.OwnerConfig{Log: p.log})
 		if err != nil { // of systems other than Linux

@@ -70,6 +70,10 @@ type EmbeddingUse struct {
 	EncoderHits   int64   `json:"encoder_hits"`
 	EncoderMisses int64   `json:"encoder_misses"`
 	Evictions     int64   `json:"evictions"`
+	// Fetched are the objects whose rows came from a worker which held them and encodes nothing for others, FetchMisses the
+	// answers of such workers which had evicted them, or were down.
+	Fetched     int64 `json:"fetched"`
+	FetchMisses int64 `json:"fetch_misses"`
 }
 
 // Distribution describes a set of values. Percentiles come from a histogram of three significant digits.

@@ -22,8 +22,8 @@ func (c *cluster) newQuery(t *requestTask, exclude []kv.WorkerID) route.Query {
 	q := route.Query{
 		Key: activeseq.AttemptKey{ID: t.key, Attempt: t.number}, PromptTokens: t.prompt, Exclude: exclude, Moving: t.number > 1,
 	}
-	if n := countMediaTokens(&t.request); n > 0 {
-		q.Media = []kv.Media{{End: n}}
+	for i := range t.parts {
+		q.Media = append(q.Media, kv.Media{Start: t.parts[i].Start, End: t.parts[i].End})
 	}
 	if c.cfg.Sessions {
 		q.Session.ID = t.request.Session
@@ -47,7 +47,7 @@ func (c *cluster) chooseWorker(at uint32, exclude []kv.WorkerID) (d route.Decisi
 	t := &c.tasks.all[at]
 	r := &c.routers[t.router]
 	q := c.newQuery(t, exclude)
-	if err := r.lookUpRequest(c, &q, c.expandPrompt(t)); err != nil {
+	if err := r.lookUpRequest(c, &q, t); err != nil {
 		return d, false, err
 	}
 	defer r.scheduleSync(c)
@@ -133,7 +133,7 @@ func (c *cluster) admitWaiting(r *simRouter) {
 			return 0, false
 		}
 		q.Waited = c.now.Sub(e.Arrival)
-		a := admission{task: w.task, err: r.lookUpRequest(c, &q, c.expandPrompt(t))}
+		a := admission{task: w.task, err: r.lookUpRequest(c, &q, t)}
 		if a.err == nil {
 			check := r.router.CheckTargets(c.now, &q)
 			if check.ShouldWait() && !e.IsOverdue(c.now) {

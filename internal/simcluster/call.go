@@ -8,7 +8,6 @@ import (
 	"penstock/core/kv"
 	"penstock/core/splitmix"
 	"penstock/internal/engine/sim"
-	"penstock/internal/replay"
 )
 
 // callState is the state of a call at its worker.
@@ -40,27 +39,13 @@ type attempt struct {
 	limit        int
 	parts        []sim.MediaPart // of the prompt
 	missing      int             // parts whose rows the worker waits for before it schedules the call
-	asked        []bool          // parts whose rows encode workers were asked for
 }
 
 func (cl *attempt) reset(at uint32, t *requestTask, worker uint32) {
 	*cl = attempt{
 		task: at, worker: worker, generation: cl.generation, clientWaits: true,
-		index: t.request.Index, prompt: t.prompt, generated: t.generated, limit: t.limit, parts: appendMediaParts(cl.parts[:0], &t.request),
-		asked: cl.asked[:0],
+		index: t.request.Index, prompt: t.prompt, generated: t.generated, limit: t.limit, parts: append(cl.parts[:0], t.parts...),
 	}
-	for range cl.parts {
-		cl.asked = append(cl.asked, false)
-	}
-}
-
-// countMediaTokens returns how many tokens of a prompt are known to be media.
-func countMediaTokens(r *replay.Request) int {
-	n := 0
-	for _, p := range appendMediaParts(nil, r) {
-		n += p.End - p.Start
-	}
-	return n
 }
 
 // cancelCall ends the client's side of a call.

@@ -9,6 +9,7 @@ import (
 
 	"penstock/core/splitmix"
 
+	"penstock/core/embindex"
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/kvfeed"
@@ -39,8 +40,11 @@ type cluster struct {
 	drained     bool
 	sessions    map[string]*sessionState
 	started     int // requests started
-	// mediaObjects counts the media objects of all calls.
-	mediaObjects int64
+	// mediaObjects counts the media objects of all calls, rowsFetched those whose rows came from a worker which held them,
+	// and fetchMisses the answers of workers which did not.
+	mediaObjects, rowsFetched, fetchMisses int64
+	// holders is what routers and workers know of embedding caches; nil if nothing depends on it.
+	holders *embindex.Index
 
 	// tasks, calls, batches and the other arenas hold values by slot number, with free lists.
 	tasks      arena[requestTask]
@@ -49,6 +53,7 @@ type cluster struct {
 	records    arena[recordInFlight]
 	poolCopies arena[poolCopy]
 	rowFetches arena[rowFetch]
+	rowChanges arena[rowChange]
 	// requests are resync requests of routers in flight to workers.
 	requests     arena[kvfeed.ResyncRequest]
 	pings        arena[sentPing]
@@ -64,8 +69,12 @@ type cluster struct {
 	guesses       []kv.Overlap // from predictions
 	merged        []kv.Overlap
 	candidates    []rendezvous.Candidate
-	encoderOrder  []int
-	internalError error // an internal error of the simulation
+	askOrder      []int
+	rowHolders    []kv.Worker
+	held          []route.HeldMedia
+	encodesInPass bool     // a worker does now
+	passChanges   []uint32 // of its cache meanwhile
+	internalError error    // an internal error of the simulation
 	// onDecision, if not nil, is called with each decision; for tests.
 	onDecision func(*requestTask, *route.Query, route.Decision)
 }
@@ -107,6 +116,9 @@ func newCluster(cfg Config, source replay.Source, record Recorder) (*cluster, er
 	c.usesEvents = c.usesOverlaps && !cfg.NoKVEvents
 	c.faults = faultInjector{Faults: cfg.Faults, random: randomSource{splitmix.Source(deriveSeed(cfg.Seed, 1))}}
 	if err := c.openPool(); err != nil {
+		return nil, fmt.Errorf("simcluster: %w", err)
+	}
+	if err := c.openHolders(); err != nil {
 		return nil, fmt.Errorf("simcluster: %w", err)
 	}
 	c.openEncoders()
@@ -192,11 +204,13 @@ func (c *cluster) runEvent() error {
 	case eventCopyDone:
 		c.finishPoolCopy(e.a)
 	case eventRowsAsked:
-		c.encoders[c.rowFetches.all[e.a].encoder].acceptFetch(c, e.a)
+		c.acceptFetch(e.a)
 	case eventObjectEncoded:
 		c.encoders[e.a].finishObject(c)
 	case eventRowsArrived:
 		c.workers[c.rowFetches.all[e.a].worker].finishFetch(c, e.a)
+	case eventRowsChanged:
+		c.applyRowChange(e.a)
 	case eventWorkerEncoded:
 		c.workers[e.a].finishEncoding(c, e.b)
 	case eventAdmit:

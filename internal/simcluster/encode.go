@@ -2,16 +2,13 @@ package simcluster
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"math"
-	"time"
 
 	"penstock/core/embcache"
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/media"
 	"penstock/core/paged"
-	"penstock/core/rendezvous"
 	"penstock/internal/engine/sim"
 	"penstock/internal/replay"
 )
@@ -28,34 +25,6 @@ type simEncoder struct {
 	done []paged.RangeID // scratch; a fetch is the range 0 of a sequence of its number
 }
 
-// rowFetch is a worker's request to an encode worker for the rows of an object, on behalf of its calls.
-type rowFetch struct {
-	worker  uint32
-	epoch   uint64 // of the worker
-	encoder uint32
-	key     embcache.RowKey
-	kind    media.Kind
-	tokens  int
-	load    int // objects of the encode worker, when it answered
-	waiting []waitingPart
-}
-
-// waitingPart is a call that waits for a media object.
-type waitingPart struct {
-	call, generation uint32
-	part             int
-}
-
-// encoderLoad is what a worker knows of an encode worker's load.
-type encoderLoad struct {
-	inFlight   int // objects for which it asks it
-	reported   int // objects which that had when it last answered, at reportedAt
-	reportedAt kv.Mono
-}
-
-// reportAge is how long a count of an encode worker's objects is used: that of the coordinator in a worker process.
-const reportAge = 2 * time.Second
-
 func (c *cluster) openEncoders() {
 	c.encoders = make([]simEncoder, c.cfg.EncodeWorkers)
 	for i := range c.encoders {
@@ -64,6 +33,7 @@ func (c *cluster) openEncoders() {
 		e.timing = c.cfg.Timing
 		e.timing.Seed = deriveSeed(c.cfg.Timing.Seed, uint64(c.cfg.Workers+i))
 		e.Timing, e.Rows = &e.timing, sim.NewRowMemory(c.cfg.EmbeddingCache)
+		c.watchRows(e.Rows, e.id, 0, &c.now)
 		e.SetCount(1)
 	}
 }
@@ -106,74 +76,6 @@ func kindOf(name string) media.Kind {
 	return 0
 }
 
-// fetchRows asks encode workers for the media of a new call which neither the KV cache nor the embedding cache of the
-// worker has, and reports whether the call waits for any.
-func (w *simWorker) fetchRows(c *cluster, at uint32) (waits bool) {
-	cl := &c.calls.all[at]
-	if len(c.encoders) == 0 || len(cl.parts) == 0 {
-		return false
-	}
-	prompt := c.expandPrompt(&c.tasks.all[cl.task])
-	cached := w.sched.CachedPrefix(paged.Sequence{Tokens: prompt, Prompt: len(prompt)})
-	for i := range cl.parts {
-		p := &cl.parts[i]
-		if p.End <= cached {
-			continue
-		}
-		if p.Ready = w.encoder.Rows.LookupRows(&p.Key); p.Ready {
-			continue
-		}
-		w.fetchPart(c, at, i)
-		cl.missing++
-	}
-	return cl.missing > 0
-}
-
-// fetchPart makes a part of a call wait for its rows from an encode worker.
-func (w *simWorker) fetchPart(c *cluster, at uint32, part int) {
-	cl := &c.calls.all[at]
-	p := &cl.parts[part]
-	f, ok := w.fetches[p.Key]
-	if !ok {
-		f = w.startFetch(c, p)
-	}
-	c.rowFetches.all[f].waiting = append(c.rowFetches.all[f].waiting, waitingPart{at, cl.generation, part})
-	cl.asked[part] = true
-}
-
-// startFetch asks an encode worker for the rows of an object.
-func (w *simWorker) startFetch(c *cluster, p *sim.MediaPart) uint32 {
-	at := c.rowFetches.takeSlot()
-	f := &c.rowFetches.all[at]
-	*f = rowFetch{worker: w.number, epoch: w.epoch, encoder: w.chooseEncoder(c, &p.Key), key: p.Key, kind: p.Kind, tokens: p.End - p.Start, waiting: f.waiting[:0]}
-	if isIdentified(&p.Key) {
-		w.fetches[p.Key] = at
-	}
-	w.loads[f.encoder].inFlight++
-	c.queue.push(c.now.Add(c.cfg.Delay), eventRowsAsked, at, 0)
-	return at
-}
-
-func isIdentified(key *embcache.RowKey) bool { return key.Digest != kv.Digest{} }
-
-// chooseEncoder returns the encode worker which is asked for rows: the one that the coordinator in a worker process
-// asks first.
-func (w *simWorker) chooseEncoder(c *cluster, key *embcache.RowKey) uint32 {
-	c.candidates = c.candidates[:0]
-	for i := range c.encoders {
-		l := &w.loads[i]
-		load := l.inFlight
-		if l.reportedAt != 0 && c.now.Sub(l.reportedAt) < reportAge {
-			load = max(load, l.reported)
-		}
-		c.candidates = append(c.candidates, rendezvous.Candidate{ID: c.encoders[i].id, Load: load})
-	}
-	salt := sha256.Sum256([]byte(key.Salt))
-	hash := binary.LittleEndian.Uint64(key.Digest[:8]) ^ binary.LittleEndian.Uint64(salt[:8])
-	c.encoderOrder = rendezvous.AppendOrder(c.encoderOrder[:0], hash, c.candidates)
-	return uint32(c.encoderOrder[0])
-}
-
 // acceptFetch answers a fetch which has reached its encode worker, or encodes the object for it.
 func (e *simEncoder) acceptFetch(c *cluster, at uint32) {
 	f := &c.rowFetches.all[at]
@@ -202,66 +104,21 @@ func (e *simEncoder) finishObject(c *cluster) {
 
 func (e *simEncoder) answerFetch(c *cluster, at uint32) {
 	f := &c.rowFetches.all[at]
-	f.load = e.Jobs()
-	c.queue.push(c.now.Add(c.cfg.Delay+e.timing.RowTransferDuration(f.tokens)), eventRowsArrived, at, 0)
+	f.outcome, f.load = rowsSent, e.Jobs()
+	c.queue.push(c.now.Add(c.cfg.Delay+c.cfg.rowTransferTime(f.tokens)), eventRowsArrived, at, 0)
 }
 
-// finishFetch ends a fetch: the rows are at the worker.
-func (w *simWorker) finishFetch(c *cluster, at uint32) {
-	f := &c.rowFetches.all[at]
-	c.rowFetches.freeSlot(at)
-	if !w.alive || w.epoch != f.epoch {
-		return
-	}
-	if w.fetches[f.key] == at {
-		delete(w.fetches, f.key)
-	}
-	l := &w.loads[f.encoder]
-	l.inFlight--
-	l.reported, l.reportedAt = f.load, c.now
-	w.encoder.Rows.KeepRows(&f.key, f.tokens)
-	for _, p := range f.waiting {
-		cl := &c.calls.all[p.call]
-		if cl.generation != p.generation {
-			continue // its client has left
-		}
-		switch cl.state {
-		case callAwaitsRows:
-			cl.parts[p.part].Ready = true
-			if cl.missing--; cl.missing == 0 {
-				w.queueCall(c, p.call)
-			}
-		case callRunning:
-			cl.parts[p.part].Ready = true
-			w.arrived = append(w.arrived, paged.RangeID{Seq: paged.SeqID(p.call), Index: p.part})
-			w.wakeWorker(c)
-		default:
-		}
-	}
-}
-
-// startEncoding encodes those parts of a scheduled call which end after its first ready tokens: at the worker's own
-// encoders, or at encode workers. It reports whether some are ready now.
+// startEncoding has those parts of a scheduled call made ready which end after its first ready tokens: by other workers, or
+// by the worker's own encoders. It reports whether some are ready now.
 func (w *simWorker) startEncoding(c *cluster, at uint32, ready int) (found bool) {
 	cl := &c.calls.all[at]
-	id := paged.SeqID(at)
-	if len(c.encoders) == 0 {
-		w.encoded = w.encoder.StartSequence(c.now, id, cl.parts, ready, w.encoded[:0])
-		w.scheduleEncoded(c)
-		return w.finishRanges(w.encoded)
-	}
-	w.encoded = w.encoded[:0]
 	for i := range cl.parts {
-		p := &cl.parts[i]
-		if p.End <= ready || cl.asked[i] && !p.Ready {
-			continue
+		if p := &cl.parts[i]; p.End > ready && !p.Ready && !p.Elsewhere {
+			w.fetchPart(c, at, i)
 		}
-		if p.Ready = p.Ready || w.encoder.Rows.LookupRows(&p.Key); p.Ready {
-			w.encoded = append(w.encoded, paged.RangeID{Seq: id, Index: i})
-			continue
-		}
-		w.fetchPart(c, at, i)
 	}
+	w.encoded = w.encoder.StartSequence(c.now, paged.SeqID(at), cl.parts, ready, w.encoded[:0])
+	w.scheduleEncoded(c)
 	return w.finishRanges(w.encoded)
 }
 
@@ -290,11 +147,15 @@ func (w *simWorker) scheduleEncoded(c *cluster) {
 	}
 }
 
-// finishEncoding takes what the worker's own encoders have encoded, unless a batch is computed.
+// finishEncoding takes what the worker's own encoders have encoded; while a batch is computed the sequences wait for its
+// end.
 func (w *simWorker) finishEncoding(c *cluster, epoch uint32) {
-	if w.alive && uint32(w.epoch) == epoch {
-		w.wakeWorker(c)
+	if !w.alive || uint32(w.epoch) != epoch {
+		return
 	}
+	w.arrived = w.encoder.FinishDue(c.now, w.arrived)
+	w.scheduleEncoded(c)
+	w.wakeWorker(c)
 }
 
 // wakeWorker starts a batch unless one is computed.
@@ -314,6 +175,7 @@ func (c *cluster) embeddingUse() replay.EmbeddingUse {
 		s.Add(w.pastRows)
 		u.Hits, u.Misses, u.Evictions = u.Hits+int64(s.Hits), u.Misses+int64(s.Misses), u.Evictions+int64(s.Evictions)
 	}
+	u.Fetched, u.FetchMisses = c.rowsFetched, c.fetchMisses
 	for i := range c.encoders {
 		e := &c.encoders[i]
 		s := e.Rows.Stats()
@@ -337,6 +199,9 @@ func (c *Config) validateEncoding() error {
 	}
 	if c.EmbeddingCache < 0 || c.EmbeddingCache > math.MaxInt/2 {
 		return fault.New(fault.Invalid, "simcluster: an embedding cache of %d bytes", c.EmbeddingCache)
+	}
+	if c.RowLatency < 0 || c.RowLatency > maxDelay || !(c.RowBandwidth == 0 || c.RowBandwidth >= minRowBandwidth && c.RowBandwidth <= maxRowBandwidth) {
+		return fault.New(fault.Invalid, "simcluster: rows of embeddings cannot come after %v at %g GB/s: from 0s to %v, and 0 or %g to %g GB/s", c.RowLatency, c.RowBandwidth, maxDelay, minRowBandwidth, maxRowBandwidth)
 	}
 	return nil
 }

@@ -193,8 +193,8 @@ func TestMissesAtOnce(t *testing.T) {
 	}
 }
 
-// TestEncodeFaults: workers that crash or leave while they wait for rows lose no request, and what clients that left
-// have asked for holds nothing.
+// TestEncodeFaults: workers that crash or leave while they wait for rows, or are asked for them, lose no request, and what
+// clients that left have asked for holds nothing. In the end it is known what each worker holds.
 func TestEncodeFaults(t *testing.T) {
 	var all []replay.Request
 	for i := range 400 {
@@ -202,9 +202,10 @@ func TestEncodeFaults(t *testing.T) {
 	}
 	timing := coded()
 	timing.Encoder[0].Millis = 4
-	for seed := range uint64(6) {
+	var fetched, misses int64
+	for seed := range uint64(8) {
 		cfg := Config{
-			Workers: 4, EncodeWorkers: []int{2, 0, 2}[seed%3], Encoders: []int{0, 2, 1}[seed%3], Blocks: []int{0, 200}[seed/3%2], EmbeddingCache: 9 * pictureBytes, Timing: timing, Seed: seed, Delay: time.Millisecond,
+			Workers: 4, EncodeWorkers: []int{2, 0, 2, 0}[seed%4], Encoders: []int{0, 2, 1, 0}[seed%4], Blocks: []int{0, 200}[seed/4%2], EmbeddingCache: 9 * pictureBytes, Timing: timing, Seed: seed, Delay: time.Millisecond,
 			Route: route.Config{Mode: route.RoundRobin}, StallTimeout: 400 * time.Millisecond,
 			Faults: Faults{CallsBroken: 0.1, CrashEvery: time.Second, DrainShare: 0.3, MaxDowntime: 500 * time.Millisecond, Until: 3 * time.Second},
 		}
@@ -243,15 +244,27 @@ func TestEncodeFaults(t *testing.T) {
 			if st := w.sched.Stats(); st.UsedBlocks+st.Running+st.Waiting+st.Encoding != 0 {
 				t.Errorf("seed %d, worker %d: %+v", seed, i, st)
 			}
-			for _, l := range w.loads {
-				if l.inFlight != 0 {
-					t.Errorf("seed %d, worker %d: %+v", seed, i, l)
+			for _, known := range w.peers {
+				if known.inFlight != 0 {
+					t.Errorf("seed %d, worker %d: %+v", seed, i, known)
 				}
 			}
 		}
 		if n := c.calls.usedCount(); n != 0 {
 			t.Errorf("seed %d: %d calls are left", seed, n)
 		}
+		if err := c.holders.Check(); err != nil {
+			t.Errorf("seed %d: %v", seed, err)
+		}
+		for i := range c.workers {
+			if w := &c.workers[i]; c.holders.HeldBy(w.id) != w.encoder.Rows.Stats().Entries {
+				t.Errorf("seed %d: worker %d is known to hold %d of %d entries", seed, i, c.holders.HeldBy(w.id), w.encoder.Rows.Stats().Entries)
+			}
+		}
+		fetched, misses = fetched+c.rowsFetched, misses+c.fetchMisses
+	}
+	if fetched < 100 || misses < 10 {
+		t.Errorf("%d objects came from workers which held them, and %d did not", fetched, misses)
 	}
 }
 

@@ -146,6 +146,7 @@ func (c *cluster) crashWorker(worker uint32) {
 func (c *cluster) drainWorker(worker uint32) {
 	w := &c.workers[worker]
 	w.draining, w.registered = true, false
+	c.forgetHolder(w.id)
 	w.reportLoad(c)
 	c.announceMembers()
 	c.queue.push(c.now.Add(c.faults.Drain), eventWorkerStop, worker, 0)
@@ -178,6 +179,7 @@ func (c *cluster) restartWorker(worker uint32) {
 		return
 	}
 	w.registered, w.registeredEpoch = true, w.epoch
+	c.forgetHolder(w.id)
 	c.announceMembers()
 	c.faults.scheduleEnd(c, worker)
 }
@@ -189,6 +191,7 @@ func (c *cluster) expireLease(worker, epoch uint32) {
 		return
 	}
 	w.registered = false
+	c.forgetHolder(w.id)
 	c.announceMembers()
 }
 

@@ -31,9 +31,10 @@ const (
 	eventLoadReport                     // workers check their load
 	eventAdmit                          // router a may place requests which wait
 	eventCopyDone                       // pool copy a is complete
-	eventRowsAsked                      // fetch a has reached its encode worker
+	eventRowsAsked                      // fetch a has reached the worker which is asked
 	eventObjectEncoded                  // encode worker a has encoded an object
-	eventRowsArrived                    // the rows of fetch a have reached their worker
+	eventRowsArrived                    // the answer to fetch a has reached its worker
+	eventRowsChanged                    // change a of an embedding cache is known
 	eventWorkerEncoded                  // worker a, in epoch b, may have encoded an object beside its passes
 )
 

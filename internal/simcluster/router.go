@@ -129,17 +129,18 @@ func (c *cluster) predictedTTL() time.Duration {
 	return c.cfg.PredictedTTL
 }
 
-// lookUpRequest hashes a prompt and looks it up.
-func (r *simRouter) lookUpRequest(c *cluster, q *route.Query, prompt []kv.Token) error {
+// lookUpRequest hashes a task's prompt and looks it up, and its media.
+func (r *simRouter) lookUpRequest(c *cluster, q *route.Query, t *requestTask) error {
 	hasher, err := kv.NewHasher(c.cfg.BlockSize, kv.Salt{})
 	if err != nil {
 		return err
 	}
-	c.blocks = hasher.AppendBlockHashes(c.blocks[:0], prompt, nil)
+	c.blocks = hasher.AppendBlockHashes(c.blocks[:0], c.expandPrompt(t), nil)
 	c.chain = kv.AppendChain(c.chain[:0], c.blocks)
 	q.Chain = c.chain
 	if c.usesOverlaps && r.router.NeedsOverlaps(&q.Override) {
 		r.matchPrompt(c, q)
+		q.Held = c.lookUpHeld(t.parts)
 	}
 	r.advanceReplica(c.now)
 	if r.replica != nil {

@@ -86,6 +86,13 @@ type Config struct {
 	// EncodeWorkers encode media for the workers, which then encode nothing themselves. With Encoders of 0 a request is
 	// scheduled when its rows have come.
 	EncodeWorkers int
+	// NoRowSharing makes workers encode what others hold. Without it a worker asks those which hold an object's rows before
+	// it encodes, unless that takes no time.
+	NoRowSharing bool
+	// RowLatency and RowBandwidth are the time of rows from one worker to another, also from encode workers: that, and
+	// their bytes at so many GB/s (10⁹ bytes); 0 means infinite.
+	RowLatency   time.Duration
+	RowBandwidth float64
 	// Pool is memory shared by workers.
 	Pool   Pool
 	Faults Faults

@@ -10,6 +10,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/migrate"
 	"penstock/core/route"
+	"penstock/internal/engine/sim"
 	"penstock/internal/replay"
 )
 
@@ -30,9 +31,10 @@ type requestTask struct {
 	machine *migrate.Planner
 	number  uint32 // of the current or next attempt
 
-	prompt, limit int // prompt tokens, and the response limit
-	generated     int // response tokens
-	startedWith   int // of them, when the attempt began
+	parts         []sim.MediaPart // media of the prompt
+	prompt, limit int             // prompt tokens, and the response limit
+	generated     int             // response tokens
+	startedWith   int             // of them, when the attempt began
 	cached        int
 	first, last   kv.Mono
 
@@ -58,9 +60,9 @@ type requestTask struct {
 
 // reset makes a task of a copy of a request, reusing the memory of the previous one.
 func (t *requestTask) reset(r *replay.Request) {
-	old, wakes, stalls := t.request, t.wakeSeq, t.stallSeq
-	*t = requestTask{request: old, call: noCall, number: 1, wakeSeq: wakes, stallSeq: stalls}
+	*t = requestTask{request: t.request, parts: t.parts, call: noCall, number: 1, wakeSeq: t.wakeSeq, stallSeq: t.stallSeq}
 	t.request.CopyFrom(r) // the source overwrites its request
+	t.parts = appendMediaParts(t.parts[:0], &t.request)
 }
 
 // startTask starts a request.

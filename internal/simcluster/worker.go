@@ -37,16 +37,17 @@ type simWorker struct {
 	member *sim.PoolMember // nil without a pool
 
 	// encoder encodes media, and has the embedding cache; the end of its next object is an event at encodedAt. fetches
-	// are the worker's requests for rows, by their keys, loads what is known of the encode workers. pastRows are the
-	// figures of the embedding caches of earlier epochs.
+	// are the worker's requests for rows, by their keys, peers the workers which are asked. pastRows are the figures of
+	// the embedding caches of earlier epochs.
 	encoder      sim.Encoders
 	encodeTiming sim.Timing
 	encodedAt    kv.Mono
 	encoded      []paged.RangeID // scratch
-	arrived      []paged.RangeID // from encode workers, since the last batch began
+	arrived      []paged.RangeID // from other workers, since the last batch began
 	fetches      map[embcache.RowKey]uint32
-	loads        []encoderLoad
+	peers        map[kv.WorkerID]*rowPeer
 	pastRows     embcache.Stats
+	rowsKnownAt  kv.Mono // when the latest batch which encodes ends: changes of the cache are not known before
 
 	load   loadReport // the last one
 	loadAt kv.Mono
@@ -88,9 +89,12 @@ func (w *simWorker) startEpoch(c *cluster) error {
 		w.pastRows.Add(w.encoder.Rows.Stats())
 	}
 	w.encoder.Rows = sim.NewRowMemory(c.cfg.EmbeddingCache)
+	w.rowsKnownAt = c.now
+	c.watchRows(w.encoder.Rows, w.id.ID, w.epoch, &w.rowsKnownAt)
 	w.encoder.SetCount(c.cfg.Encoders)
+	w.encoder.TakeOver = w.takeOver(c)
 	w.encodedAt, w.arrived = 0, w.arrived[:0]
-	w.fetches, w.loads = map[embcache.RowKey]uint32{}, make([]encoderLoad, len(c.encoders))
+	w.fetches, w.peers = map[embcache.RowKey]uint32{}, map[kv.WorkerID]*rowPeer{}
 	if w.publisher, err = newPublisher(w.epoch); err != nil {
 		return err
 	}
@@ -162,15 +166,13 @@ func (w *simWorker) startBatch(c *cluster) {
 		return
 	}
 	pass := sim.DescribePass(&w.plan, w.sched.Stats(), c.cfg.Blocks)
-	for i := range w.plan.Work {
-		work := &w.plan.Work[i]
-		if work.Prefill > 0 && w.encoder.EncodesInPass() {
-			pass.EncodeMillis += w.encoder.EncodeInPass(c.calls.all[work.ID].parts, work.Start, work.Start+work.Prefill)
-		}
+	if w.encoder.EncodesInPass() {
+		pass.EncodeMillis = w.encodeInPass(c)
 	}
 	d := c.faults.slowedTime(c.now, c.cfg.scalePass(w.number, c.now, w.timing.PassDuration(&pass, w.passes)))
 	w.passes++
 	c.queue.push(c.now.Add(d), eventBatchDone, w.number, uint32(w.epoch))
+	w.announcePass(c, c.now.Add(d))
 }
 
 // scalePass returns the duration of a pass of a worker which would take d at speed 1.

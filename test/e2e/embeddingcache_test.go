@@ -173,6 +173,34 @@ func TestRowsOfWorkerOnHost(t *testing.T) {
 	w.expectEncoder(0, 1, 1)
 }
 
+// TestFetchOff: with embedding-fetch off a worker encodes what another one holds, of which it knows; encode workers are
+// asked all the same.
+func TestFetchOff(t *testing.T) {
+	t.Parallel()
+	f, join := encodeFleet(t, "router-mode=round-robin")
+	join = append(join, "embedding-fetch=off")
+	workers := []*process{launch(t, config.Worker, join...), launch(t, config.Worker, join...)}
+	f.serves("penstock-tiny", 2)
+	ask := func(seed uint64) {
+		f.askAll([]map[string]any{showing(8, said("Look:"), shown("image", dataURI("image/png", pngOf(t, picture(seed, 224, 224)))))})
+	}
+	jobs := func() int { return workers[0].count(encodedJobs) + workers[1].count(encodedJobs) }
+	ask(1)
+	next := workers[workers[0].count(encodedJobs)]
+	next.eventually("it is known what the first one holds", func() bool { return next.count("penstock_embedding_index_holdings") == 1 })
+	ask(1)
+	if jobs() != 2 {
+		t.Errorf("encoded %d times, want 2", jobs())
+	}
+	encoder := launch(t, config.Worker, append(join, "role=encode")...)
+	f.encoders(1)
+	ask(2)
+	if jobs() != 2 {
+		t.Errorf("a worker has encoded, and not the encode worker")
+	}
+	encoder.expectEncoder(1, 0, 1)
+}
+
 func other(id string) string { return map[string]string{"1": "2", "2": "1"}[id] }
 
 // expectEncoder compares the metrics of encoders.

@@ -276,6 +276,22 @@ func TestHoldersComeFirst(t *testing.T) {
 	w.expectEncoder(0, 0, 2*pictures)
 }
 
+// TestEncodeWorkersReadMemory: an encode worker maps the memory of a worker of its host, and knows what that holds, so that
+// it reads there what it is asked for: see TestEncoderReadsSharedRows of the engine.
+func TestEncodeWorkersReadMemory(t *testing.T) {
+	t.Parallel()
+	f, join := encodeFleet(t)
+	w := launch(t, config.Worker, join...)
+	f.serves("penstock-tiny", 1)
+	f.askAll(illustrations(t, "What is it?"))
+	w.expectEncoder(6, 1, 6)
+	encoder := launch(t, config.Worker, append(join, "role=encode")...)
+	f.encoders(1)
+	encoder.eventually("the encode worker can read what the worker has encoded", func() bool {
+		return encoder.count("penstock_embedding_index_holdings") == 6 && (encoder.count("penstock_embedding_cache_regions") == 1 || !hasShared)
+	})
+}
+
 // TestEncodersAreKilled: encode workers which are killed in the middle of their work cost no request its answer: those
 // who wait ask the next, and encode themselves when there is none.
 func TestEncodersAreKilled(t *testing.T) {

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Measures what embedding caches and encode workers save, for real fleets of engine tiny and in the simulator, and how
-# fast rows are copied out of another worker's memory, and writes bench/results/DATE-COMMIT-embeddings.json. On two quiet
-# cores the fleets take about 5 minutes, the simulator and the copies less than one each. Flags go to bench/embeddings.
+# Measures what embedding caches, workers which ask one another and encode workers save, for real fleets of engine tiny
+# and in the simulator, in one run: encoder runs, throughput and time to the first token, also of pictures which eight
+# workers miss at once. And how fast rows are copied out of another worker's memory. It writes
+# bench/results/DATE-COMMIT-embeddings.json. On two quiet cores the fleets take about 10 minutes, the simulator and the
+# copies about one each; after two hours it gives up. Flags go to bench/embeddings.
 #
 #   tools/bench/embeddings.sh
 #   tools/bench/embeddings.sh -only simulated

@@ -20,6 +20,12 @@ type MediaPart struct {
 	Start, End int
 	// Ready says that the request has its rows.
 	Ready bool
+	// Elsewhere says that its rows come from another worker: encoders pass it over meanwhile.
+	Elsewhere bool
+	// Missed says that a look-up of its rows was counted as a miss: the next one is not counted.
+	Missed bool
+	// Refused says that others were asked for its rows in vain: an object with such a part is not handed over.
+	Refused bool
 }
 
 // UnfinishedRanges returns the ranges of parts, as paged.Sequence.Unfinished.
@@ -45,6 +51,9 @@ type Encoders struct {
 	Rows   *RowMemory
 	// Runs counts the objects which have been encoded.
 	Runs atomic.Uint64
+	// TakeOver, if not nil, is asked before an object which has waited in the queue is encoded for ranges of sequences. If
+	// it returns true their rows come from elsewhere, and they wait here no more.
+	TakeOver func(key *embcache.RowKey, kind media.Kind, tokens int, ranges []paged.RangeID) bool
 
 	encoders []*encoderJob // what each encoder does; nil is nothing
 	queue    []*encoderJob
@@ -89,7 +98,7 @@ func (e *Encoders) EncodeInPass(parts []MediaPart, start, end int) float64 {
 			continue
 		}
 		p.Ready = true
-		if e.Rows.LookupRows(&p.Key) {
+		if e.lookUpPart(p) {
 			continue
 		}
 		e.Runs.Add(1)
@@ -99,8 +108,17 @@ func (e *Encoders) EncodeInPass(parts []MediaPart, start, end int) float64 {
 	return ms
 }
 
+// lookUpPart reports whether the cache has the rows of a part.
+func (e *Encoders) lookUpPart(p *MediaPart) bool {
+	if p.Missed {
+		p.Missed = false
+		return e.Rows.RepeatLookup(&p.Key)
+	}
+	return e.Rows.LookupRows(&p.Key)
+}
+
 // StartSequence encodes those parts of a sequence which end after its first ready tokens, as far as they are not ready,
-// being encoded or in the cache, and gives up the others. It ends jobs as FinishDue does, and appends those parts which
+// elsewhere, being encoded or in the cache, and gives up the others. It ends jobs as FinishDue does, and appends those parts which
 // are ready to dst too. The parts must stay where they are until StopSequence.
 func (e *Encoders) StartSequence(now kv.Mono, seq paged.SeqID, parts []MediaPart, ready int, dst []paged.RangeID) []paged.RangeID {
 	dst = e.FinishDue(now, dst)
@@ -109,17 +127,22 @@ func (e *Encoders) StartSequence(now kv.Mono, seq paged.SeqID, parts []MediaPart
 	}
 	for i := range parts {
 		p := &parts[i]
-		if p.End <= ready {
-			continue
-		}
-		w := rowWaiter{RangeID: paged.RangeID{Seq: seq, Index: i}, part: p}
-		if p.Ready || !e.isAwaited(w) && e.encodeFor(now, &p.Key, p.Kind, p.End-p.Start, w) {
-			p.Ready = true
-			dst = append(dst, w.RangeID)
+		if p.End > ready && !p.Elsewhere && e.StartPart(now, paged.RangeID{Seq: seq, Index: i}, p) {
+			dst = append(dst, paged.RangeID{Seq: seq, Index: i})
 		}
 	}
 	return dst
 }
+
+// StartPart is StartSequence for a single part, the range r. It returns true if the part is ready; it ends no jobs.
+func (e *Encoders) StartPart(now kv.Mono, r paged.RangeID, p *MediaPart) (ready bool) {
+	w := rowWaiter{RangeID: r, part: p}
+	p.Ready = p.Ready || !e.isAwaited(w) && (e.lookUpPart(p) || e.encodeFor(now, &p.Key, p.Kind, p.End-p.Start, w))
+	return p.Ready
+}
+
+// IsEncoding reports whether an object is being encoded, or waits for it.
+func (e *Encoders) IsEncoding(key *embcache.RowKey) bool { return e.findJob(key) != nil }
 
 // StopSequence gives up what is encoded for a sequence. It ends jobs as FinishDue does.
 func (e *Encoders) StopSequence(now kv.Mono, seq paged.SeqID, dst []paged.RangeID) []paged.RangeID {
@@ -182,15 +205,11 @@ func (e *Encoders) firstDue() int {
 // EncodeObject encodes an object which is no part of a sequence. It returns true if its rows are there; if not,
 // FinishDue appends w.
 func (e *Encoders) EncodeObject(now kv.Mono, key *embcache.RowKey, kind media.Kind, tokens int, w paged.RangeID) (ready bool) {
-	return e.encodeFor(now, key, kind, tokens, rowWaiter{RangeID: w})
+	return e.Rows.LookupRows(key) || e.encodeFor(now, key, kind, tokens, rowWaiter{RangeID: w})
 }
 
-// encodeFor makes w wait for an object, or returns true if its rows are there: the cache has them, or it takes no
-// time.
+// encodeFor makes w wait for an object which the cache does not have, or returns true if it takes no time.
 func (e *Encoders) encodeFor(now kv.Mono, key *embcache.RowKey, kind media.Kind, tokens int, w rowWaiter) (ready bool) {
-	if e.Rows.LookupRows(key) {
-		return true
-	}
 	if job := e.findJob(key); job != nil {
 		job.waiters = append(job.waiters, w)
 		e.waits[w.Seq]++
@@ -240,15 +259,39 @@ func (e *Encoders) isAwaited(w rowWaiter) bool {
 // startQueued gives queued objects to idle encoders.
 func (e *Encoders) startQueued(now kv.Mono) {
 	for i := range e.encoders {
-		if e.encoders[i] != nil || len(e.queue) == 0 {
-			continue
+		for e.encoders[i] == nil && len(e.queue) > 0 {
+			job := e.queue[0]
+			e.queue = slices.Delete(e.queue, 0, 1)
+			if e.handOver(job) {
+				continue
+			}
+			job.end = now.Add(e.Timing.EncodeDuration(job.kind, job.tokens, e.started))
+			e.started++
+			e.encoders[i] = job
 		}
-		job := e.queue[0]
-		e.queue = slices.Delete(e.queue, 0, 1)
-		job.end = now.Add(e.Timing.EncodeDuration(job.kind, job.tokens, e.started))
-		e.started++
-		e.encoders[i] = job
 	}
+}
+
+// handOver reports whether the rows of an object come from elsewhere by now.
+func (e *Encoders) handOver(job *encoderJob) bool {
+	if e.TakeOver == nil {
+		return false
+	}
+	var ranges []paged.RangeID
+	for _, w := range job.waiters {
+		if w.part.Refused {
+			return false
+		}
+		ranges = append(ranges, w.RangeID)
+	}
+	if !e.TakeOver(&job.key, job.kind, job.tokens, ranges) {
+		return false
+	}
+	for _, w := range job.waiters {
+		e.forgetWait(w.Seq)
+		w.part.Elsewhere, w.part.Missed = true, true
+	}
+	return true
 }
 
 // dropWaiters removes the waiters which satisfy drop, and gives up the jobs which have none any more.

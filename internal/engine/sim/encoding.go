@@ -2,7 +2,6 @@ package sim
 
 import (
 	"sync"
-	"time"
 
 	"penstock/core/embcache"
 	"penstock/core/kv"
@@ -19,6 +18,7 @@ type RowMemory struct {
 		sync.Mutex
 		cache   *embcache.RowCache
 		changes []embcache.Change // scratch
+		watch   func(*embcache.Change)
 	}
 }
 
@@ -27,6 +27,13 @@ func NewRowMemory(capacity int) *RowMemory {
 	m := &RowMemory{}
 	m.mu.cache = embcache.New(capacity)
 	return m
+}
+
+// WatchChanges has f called with each change from now on, in their order. f must not use the cache.
+func (m *RowMemory) WatchChanges(f func(*embcache.Change)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mu.watch = f
 }
 
 // rowTime is the time of all entries: they do not end.
@@ -47,6 +54,24 @@ func (m *RowMemory) LookupRows(key *embcache.RowKey) bool {
 	return ok
 }
 
+// RepeatLookup is LookupRows without counting, for a look-up which was counted before, or elsewhere.
+func (m *RowMemory) RepeatLookup(key *embcache.RowKey) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e, ok := m.mu.cache.Pin(key, rowTime)
+	if ok {
+		m.mu.cache.Release(e.Ref)
+	}
+	return ok
+}
+
+// HasRows reports whether there are rows for a key. It is no use of them, and counts nothing.
+func (m *RowMemory) HasRows(key *embcache.RowKey) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.mu.cache.Contains(key, rowTime)
+}
+
 // KeepRows keeps the rows of an object of so many tokens, if they have room.
 func (m *RowMemory) KeepRows(key *embcache.RowKey, tokens int) {
 	if key.Digest == (kv.Digest{}) {
@@ -61,6 +86,11 @@ func (m *RowMemory) KeepRows(key *embcache.RowKey, tokens int) {
 		m.mu.cache.Release(e.Ref)
 	}
 	m.mu.changes = changes
+	for i := range changes {
+		if m.mu.watch != nil {
+			m.mu.watch(&changes[i])
+		}
+	}
 }
 
 // Stats returns the figures of the cache.
@@ -68,10 +98,4 @@ func (m *RowMemory) Stats() embcache.Stats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.mu.cache.Stats()
-}
-
-// RowTransferDuration returns how long the rows of an object take from an encode worker to another worker: as long as
-// K and V of as many bytes.
-func (t *Timing) RowTransferDuration(tokens int) time.Duration {
-	return t.transferDuration(float64(RowBytes) * float64(tokens))
 }

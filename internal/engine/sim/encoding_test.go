@@ -92,15 +92,12 @@ func TestNoDigest(t *testing.T) {
 	})
 }
 
-// TestEncodeDuration: an encode worker takes the time of the table, and its rows that of their bytes.
+// TestEncodeDuration: an encoder beside the passes takes the time of the table.
 func TestEncodeDuration(t *testing.T) {
-	tm := Timing{Encoder: []EncoderPoint{{100, 10}, {200, 30}}, Speedup: 2, KV: KV{Bytes: 1, Bandwidth: 8.192, Fixed: 1}}
+	tm := Timing{Encoder: []EncoderPoint{{100, 10}, {200, 30}}, Speedup: 2}
 	tm.EnsureDefaults()
 	if got := tm.EncodeDuration(media.Image, 150, 0); got != 10*time.Millisecond {
 		t.Errorf("an object of 150 tokens: %v", got)
-	}
-	if got := tm.RowTransferDuration(1000); got != time.Millisecond { // (1 + 1) ms at twice the speed
-		t.Errorf("rows of 1000 tokens: %v", got)
 	}
 	tm.Encoder = nil
 	if got := tm.EncodeDuration(media.Image, 150, 0); got != 0 {

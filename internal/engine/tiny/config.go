@@ -52,7 +52,7 @@ type Config struct {
 	EmbeddingCache *int
 	URLTTL         time.Duration
 	// Region makes what lets other workers of the host read an embedding cache, for each of them; nil, or what it returns
-	// as nil, is for none. Shared reads the caches of others for an Engine; nil reads none.
+	// as nil, is for none. Shared reads the caches of others; nil reads none.
 	Region func() *embregion.Owner
 	Shared SharedRows
 	// Encode bounds the encoders, of all engines made together and of each RowEncoder.

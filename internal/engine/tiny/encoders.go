@@ -220,7 +220,7 @@ func (s *mediaEncoders) missingRows(ctx context.Context, from *mediaContent, w *
 	}
 	own, run := *w, runKey{*key, w.pads}
 	var compute func(context.Context) (storedRows, error)
-	if s.rows.isBelow(key) {
+	if s.rows.isBelow(key) || s.rows.shared != nil {
 		compute = func(ctx context.Context) (storedRows, error) { return s.findBelow(ctx, &own, &run.RowKey) }
 	}
 	for identifies(key) {

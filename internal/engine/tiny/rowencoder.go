@@ -29,7 +29,7 @@ func newRowEncoder(cfg *Config, n *network) *RowEncoder {
 	e.card.Blocks = 0
 	if of := n.encoders; of != nil {
 		own := *cfg
-		own.Remote, own.Shared = nil, nil
+		own.Remote = nil
 		e.encoders = newEncodersOf(&own, of.model, of.family, of.colours, of.rows.encoder)
 	}
 	return e
@@ -88,7 +88,12 @@ func (e *RowEncoder) EncodeObject(ctx context.Context, req *engine.EncodeRequest
 	w := &rowRequest{id: req.ID, object: o, namespace: req.Namespace, cachedOnly: req.CachedOnly}
 	key := s.rows.keyOf(o, req.Namespace)
 	if req.CachedOnly && !s.rows.hasRows(&key) && !s.rows.isBelow(&key) && !s.runs.has(runKey{key, 0}) {
-		return nil, errNotCached // the look-up counts when it comes with the object
+		// Only other workers of the host may have them. If they do not, the look-up counts when it comes with the object.
+		r, err := s.missingRows(ctx, &e.content, w, &key)
+		if err != nil {
+			return nil, err
+		}
+		return s.answerRows(&r, true), nil
 	}
 	r, cached := s.rows.lookupRows(&key, 0)
 	if !cached {

@@ -48,7 +48,7 @@ type rowStore struct {
 type storedRows struct {
 	rows []float32
 	grid [3]int
-	// raised says that a tier below memory had them.
+	// raised says that a tier below memory had them, or the memory of another worker.
 	raised bool
 
 	pin     embcache.Ref   // zero if the store does not have them

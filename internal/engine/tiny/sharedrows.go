@@ -18,27 +18,36 @@ type SharedRows interface {
 
 // readSharedRows looks rows up in the caches of other workers of the host. They are copied once, into the store.
 func (s *mediaEncoders) readSharedRows(w *rowRequest, key *embcache.RowKey) (storedRows, bool) {
-	if s.rows.shared == nil || w.pads == 0 || !identifies(key) {
+	if s.rows.shared == nil || !identifies(key) {
 		return storedRows{}, false
 	}
+	n := w.pads
+	if n == 0 { // another worker asks for them: the size of the object says how many there are
+		layout, ok := s.layoutBySize(w.object)
+		if !ok {
+			return storedRows{}, false
+		}
+		n = layout.PadCount
+	}
 	var r storedRows
-	found, ok := s.rows.shared.ReadShared(key, w.pads, s.rows.width, func(grid [3]int) []byte {
+	found, ok := s.rows.shared.ReadShared(key, n, s.rows.width, func(grid [3]int) []byte {
 		switch {
-		case !s.fitsGrid(w.object, w.pads, grid) || r.rows != nil && r.grid != grid:
+		case !s.fitsGrid(w.object, n, grid) || r.rows != nil && r.grid != grid:
 			return nil
 		case r.rows == nil:
 			var kept bool
-			if r, kept = s.rows.reserveRows(key, w.object, w.pads*s.rows.width, grid); !kept {
-				r = storedRows{rows: make([]float32, w.pads*s.rows.width), grid: grid}
+			if r, kept = s.rows.reserveRows(key, w.object, n*s.rows.width, grid); !kept {
+				r = storedRows{rows: make([]float32, n*s.rows.width), grid: grid}
 			}
 		}
 		return bytesOf(r.rows)
 	})
-	switch {
-	case !ok:
+	if !ok {
 		s.rows.releaseRows(&r)
 		return storedRows{}, false
-	case r.pin == (embcache.Ref{}):
+	}
+	r.raised = true
+	if r.pin == (embcache.Ref{}) {
 		return r, true
 	}
 	return s.rows.commitRows(&r, found.Digest), true

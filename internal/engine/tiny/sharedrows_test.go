@@ -14,6 +14,7 @@ import (
 	"unsafe"
 
 	"penstock/core/embcache"
+	"penstock/core/fault"
 	"penstock/core/media"
 	"penstock/internal/backoff"
 	"penstock/internal/embregion"
@@ -237,4 +238,45 @@ func TestHitOfRegionAllocatesNothing(t *testing.T) {
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
+}
+
+// TestEncoderReadsSharedRows: an encoder for other workers copies what a worker on its host has kept, also for a request
+// which came without the object, into its own cache, and encodes nothing. What nobody holds it encodes.
+func TestEncoderReadsSharedRows(t *testing.T) {
+	owner := seeing(t, shareRows(t))
+	picture, sound := noise(media.Image, 1, 56, 84, 3), noise(media.Audio, 2, 3000)
+	want := map[*media.Object][]float32{&picture: rowsOf(t, owner, &picture, "a", 6), &sound: rowsOf(t, owner, &sound, "a", 5)}
+	n := readRegions(t, owner)
+	e := encoding(t, func(c *Config) { c.Shared = n })
+	ask := func(o media.Object, namespace string, cachedOnly bool) (*engine.EncodedObject, error) {
+		if cachedOnly { // the size alone comes
+			o.Size, o.Tensor = sizeOf(&o, &o.Tensor), media.Tensor{}
+		}
+		return e.EncodeObject(t.Context(), &engine.EncodeRequest{ID: "r", Namespace: namespace, CachedOnly: cachedOnly}, &o)
+	}
+	for o, rows := range want {
+		for _, cachedOnly := range []bool{o == &picture, false} {
+			got, err := ask(*o, "a", cachedOnly)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !got.Cached || !bytes.Equal(got.Rows.Data, littleBytes(rows)) {
+				t.Errorf("kind %v, cached only %t: cached %t, other rows %t", o.Kind, cachedOnly, got.Cached, !bytes.Equal(got.Rows.Data, littleBytes(rows)))
+			}
+			got.Release()
+		}
+	}
+	if s := e.EncoderStats(); s.Encoded != 0 || s.Cache.Entries != 2 || n.readers.Stats().Hits != 2 {
+		t.Errorf("%+v, %+v", s, n.readers.Stats())
+	}
+	missed := e.EncoderStats().Cache.Misses
+	if _, err := ask(picture, "b", true); fault.CodeOf(err) != fault.NotFound || e.EncoderStats().Cache.Misses != missed {
+		t.Errorf("another salt, without the object: %v, %+v", err, e.EncoderStats().Cache)
+	}
+	got, err := ask(picture, "b", false)
+	if err != nil || got.Cached || e.EncoderStats().Encoded != 1 {
+		t.Fatalf("another salt: %v, %+v", err, e.EncoderStats())
+	}
+	got.Release()
+	expectNoPins(t, e.EncoderStats())
 }

@@ -19,14 +19,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/zeebo/xxh3"
-
 	"penstock/core/embcache"
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/media"
 	"penstock/core/rendezvous"
-	"penstock/core/splitmix"
 	"penstock/internal/backoff"
 	"penstock/internal/bounded"
 	"penstock/internal/catalog"
@@ -331,47 +328,25 @@ func (c *Coordinator) orderWorkers(job *engine.EncodeJob) (holders, encoders []*
 	now := time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	held := false
+	var peers []*peer
+	var candidates []rendezvous.Candidate
 	for _, p := range c.mu.workers {
-		holds := slices.Contains(ids, p.id)
-		switch {
-		case now.Before(p.pausedUntil):
-		case !p.holdsOnly:
-			encoders = append(encoders, p)
-			held = held || holds
-		case holds && !job.HandOff:
-			holders = append(holders, p)
+		if now.Before(p.pausedUntil) || p.holdsOnly && job.HandOff {
+			continue
 		}
-	}
-	if held {
-		holders = nil
-	}
-	holders = sortPeers(job, holders, ids, now)
-	return holders[:min(len(holders), c.cfg.HolderAttempts)], sortPeers(job, encoders, ids, now)
-}
-
-// sortPeers returns workers in the order in which they are asked; ids are those which hold the rows.
-func sortPeers(job *engine.EncodeJob, peers []*peer, ids []kv.WorkerID, now time.Time) (all []*peer) {
-	candidates := make([]rendezvous.Candidate, len(peers))
-	for i, p := range peers {
-		candidates[i] = rendezvous.Candidate{ID: p.id, Load: p.inFlight, Holds: slices.Contains(ids, p.id)}
+		load := p.inFlight
 		if now.Sub(p.reportedAt) < reportAge {
-			candidates[i].Load = max(p.inFlight, p.reported)
+			load = max(load, p.reported)
 		}
+		peers = append(peers, p)
+		candidates = append(candidates, rendezvous.Candidate{ID: p.id, Load: load, Holds: slices.Contains(ids, p.id), HoldsOnly: p.holdsOnly})
 	}
-	for _, i := range rendezvous.AppendOrder(nil, hashKey(job), candidates) {
-		all = append(all, peers[i])
+	order, n := rendezvous.AppendAskOrder(nil, job.Key.PlaceHash(job.Object.Key.Hash), candidates, c.cfg.HolderAttempts)
+	all := make([]*peer, len(order))
+	for i, at := range order {
+		all[i] = peers[at]
 	}
-	return all
-}
-
-// hashKey returns the same number for the same rows in every process.
-func hashKey(job *engine.EncodeJob) uint64 {
-	h := job.Object.Key.Hash
-	if d := job.Key.Digest; d != (kv.Digest{}) {
-		h = binary.LittleEndian.Uint64(d[:8])
-	}
-	return splitmix.Mix(h^xxh3.HashString(job.Key.Salt)) + uint64(job.Key.Kind)
+	return all[:n], all[n:]
 }
 
 // askHolder asks a worker for rows which it is believed to hold. One which does not is no failure: it has evicted them.

@@ -48,9 +48,6 @@ type heldMedia struct {
 	holders []kv.Worker
 }
 
-// maxHeldMedia is how many of a prompt's media are looked up: route.HeldMedia has a bit for each.
-const maxHeldMedia = 64
-
 // lookUpMedia finds which workers hold the embeddings of which media of a prompt of a cache namespace, made by one of
 // the encoders. The result is memory of l.
 func (r *Router) lookUpMedia(l *heldMedia, encoders []string, namespace string, media []kv.Media) []route.HeldMedia {
@@ -58,7 +55,7 @@ func (r *Router) lookUpMedia(l *heldMedia, encoders []string, namespace string, 
 	if r.embeddings == nil {
 		return nil
 	}
-	for i := range media[:min(len(media), maxHeldMedia)] {
+	for i := range media[:min(len(media), route.MaxHeldMedia)] {
 		if media[i].Digest == (kv.Digest{}) {
 			continue // 64 bits do not identify it
 		}
@@ -66,20 +63,11 @@ func (r *Router) lookUpMedia(l *heldMedia, encoders []string, namespace string, 
 			key := embcache.EventKey(encoder, namespace, media[i].Digest)
 			l.holders = r.embeddings.AppendHolders(l.holders[:0], &key)
 			for _, w := range l.holders {
-				l.addHolder(w, i)
+				l.found = route.AddHolder(l.found, w, i)
 			}
 		}
 	}
 	return l.found
-}
-
-// addHolder records that a worker holds the embedding of an object.
-func (l *heldMedia) addHolder(w kv.Worker, object int) {
-	at, found := slices.BinarySearchFunc(l.found, w, func(h route.HeldMedia, w kv.Worker) int { return h.Worker.Compare(w) })
-	if !found {
-		l.found = slices.Insert(l.found, at, route.HeldMedia{Worker: w})
-	}
-	l.found[at].Objects |= 1 << object
 }
 
 // embeddingRow is the JSON of the index of embeddings.
