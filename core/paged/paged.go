@@ -153,7 +153,7 @@ type Work struct {
 	// Prefill is how many of Tokens were known when the sequence was added or last preempted. The others
 	// were generated since, one per step.
 	Prefill int
-	// Sample says that the logits of the last token give the sequence's next one.
+	// Sample says that the logits of the last token give the sequence's next one. A sequence with Hold has no next one.
 	Sample bool
 	// Cached is the number of prompt tokens that came from the cache when the
 	// sequence was first admitted, or were fetched. It stays the same after a preemption.

@@ -118,7 +118,7 @@ func (s *Scheduler) emitWork(out *Step) {
 			Tokens:  q.tokens[q.readyTokens():end:end],
 			Blocks:  q.blocks[:table:table],
 			Prefill: min(q.planned, q.prefillLeft()),
-			Sample:  end == len(q.tokens),
+			Sample:  end == len(q.tokens) && !q.hold,
 			Cached:  q.cached,
 			Fetched: q.fetched,
 		})

@@ -497,7 +497,7 @@ func (w *twin) step(out *Step) {
 				ID: q.ID, Start: start, Tokens: q.tokens[start:end],
 				Blocks:  make([]int32, w.cfg.blocksFor(end)),
 				Prefill: min(q.planned, max(0, q.goal-start)),
-				Sample:  end == len(q.tokens), Cached: q.cached, Fetched: q.fetched,
+				Sample:  end == len(q.tokens) && !q.Hold, Cached: q.cached, Fetched: q.fetched,
 			})
 		}
 	}
