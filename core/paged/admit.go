@@ -3,17 +3,17 @@ package paged
 import "penstock/core/kv"
 
 // admissionGate remembers that the head of the queue did not fit, so that it is not hashed and looked up
-// again in every step. Only two events can make it fit: blocks were freed, or the first block which it
-// missed was registered. Both open the gate.
+// again in every step. Only these events can make it fit: blocks were freed, the first block which it missed was
+// registered, or a transfer ended, after which an older sequence may be preempted. All open the gate.
 type admissionGate struct {
 	closed bool
 	miss   kv.SeqHash
 }
 
 // admitWaiting moves sequences from the queue into the batch, in order, while they fit. It passes over encoding
-// ones which do not.
+// ones which do not. After a preemption of one which is not encoding it admits none.
 func (s *Scheduler) admitWaiting(out *Step) {
-	for q := s.waiting.head; q != nil && !s.gate.closed && s.budget > 0; {
+	for q := s.waiting.head; q != nil && !s.gate.closed && !s.short && s.budget > 0; {
 		next := q.next
 		if !s.admitSequence(q, out) {
 			return
@@ -43,7 +43,7 @@ func (s *Scheduler) admitSequence(q *seqState, out *Step) bool {
 	case s.missingBlocks(q, hits) <= 0:
 	case encoding:
 		q.partial.lacked, q.partial.missed = s.cfg.blocksFor(len(q.tokens))-len(hits), miss
-		if q.partial.reopens() {
+		if q.partial.reopens() && !q.awaitsTransfer() {
 			out.PassedOver = append(out.PassedOver, PassedSequence{ID: q.id, Ready: ready})
 		}
 		return true

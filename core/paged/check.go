@@ -16,13 +16,13 @@ func (s *Scheduler) Check() error {
 	return nil
 }
 
-// checkQueues: running, paused and waiting sequences are each in order of arrival, and byID finds each; a waiting
-// one which arrived before one which holds blocks was added with unfinished ranges; at most MaxSeqs run; the prefill
-// counts add up.
+// checkQueues: running, paused, held and waiting sequences are each in order of arrival, and byID finds each; a waiting
+// one which arrived before one which runs or pauses was added with unfinished ranges or a transfer; at most MaxSeqs run;
+// the prefill counts add up.
 func (s *Scheduler) checkQueues() error {
-	var newest uint64 // of those which hold blocks
+	var newest uint64 // of those which run or pause
 	prefill, preempted, n := 0, 0, 0
-	for name, l := range []*sequenceQueue{inRunning: &s.running, inPaused: &s.paused, inWaiting: &s.waiting} {
+	for name, l := range []*sequenceQueue{inRunning: &s.running, inPaused: &s.paused, inHeld: &s.held, inWaiting: &s.waiting} {
 		length, arrival := 0, uint64(0)
 		for q := l.head; q != nil; q = q.next {
 			switch {
@@ -39,7 +39,7 @@ func (s *Scheduler) checkQueues() error {
 				preempted++
 			}
 			arrival = q.arrival
-			if q.queue != inWaiting {
+			if q.queue != inWaiting && q.queue != inHeld {
 				newest = max(newest, arrival)
 			}
 			prefill += q.prefillLeft()
@@ -52,7 +52,7 @@ func (s *Scheduler) checkQueues() error {
 	}
 	for q := s.waiting.head; q != nil && q.arrival < newest; q = q.next {
 		if q.partial == nil {
-			return fmt.Errorf("sequence %d waits, and a later one holds blocks", q.id)
+			return fmt.Errorf("sequence %d waits, and a later one runs or pauses", q.id)
 		}
 	}
 	switch {
@@ -72,8 +72,8 @@ func (s *Scheduler) checkQueues() error {
 
 // checkTables: waiting sequences have no blocks. The others have blocks for the computed and planned
 // tokens and not beyond the known tokens; all but the newest running one, and all which were added with unfinished
-// ranges, have blocks for all known tokens before the last. Without chunking no prefill is split. The registered head
-// of a table is a chain which holds the sequence's own tokens.
+// ranges or a transfer, have blocks for all known tokens before the last. All tokens of held ones are computed. Without
+// chunking no prefill is split. The registered head of a table is a chain which holds the sequence's own tokens.
 func (s *Scheduler) checkTables() error {
 	for q := s.waiting.head; q != nil; q = q.next {
 		if len(q.blocks) != 0 || q.computed != 0 || q.planned != 0 || q.fetched != 0 || q.registered != 0 || q.awaitsToken {
@@ -90,6 +90,10 @@ func (s *Scheduler) checkTables() error {
 			return fmt.Errorf("sequence %d: %d of %d tokens planned without chunking", q.id, q.planned, q.pendingTokens())
 		case q.next != nil && len(q.blocks) < s.cfg.blocksFor(len(q.tokens)-1):
 			return fmt.Errorf("sequence %d: %d blocks for %d tokens, and others run behind it", q.id, len(q.blocks), len(q.tokens))
+		case q.queue == inHeld && (!q.hold || q.computed != len(q.tokens) || q.planned != 0 || q.awaitsToken):
+			return fmt.Errorf("sequence %d is held with %d of %d tokens", q.id, q.computed, len(q.tokens))
+		case q.hold && (q.awaitsToken || q.queue != inHeld && q.computed == len(q.tokens)):
+			return fmt.Errorf("sequence %d is computed and not held", q.id)
 		case q.awaitsToken && q.readyTokens() != len(q.tokens):
 			return fmt.Errorf("sequence %d is due with %d of %d tokens", q.id, q.readyTokens(), len(q.tokens))
 		case q.reuse == On && !q.sealed && q.registered != q.computed/s.cfg.BlockSize:
@@ -102,9 +106,9 @@ func (s *Scheduler) checkTables() error {
 	return nil
 }
 
-// holders returns the sequences which hold blocks: the running and the paused ones.
+// holders returns the sequences which hold blocks: the running, paused and held ones.
 func (s *Scheduler) holders() (all []*seqState) {
-	for _, l := range [...]*sequenceQueue{&s.running, &s.paused} {
+	for _, l := range [...]*sequenceQueue{&s.running, &s.paused, &s.held} {
 		for q := l.head; q != nil; q = q.next {
 			all = append(all, q)
 		}
@@ -112,7 +116,7 @@ func (s *Scheduler) holders() (all []*seqState) {
 	return all
 }
 
-// checkPartial: sequences added with unfinished ranges have the blocks of all tokens which were known at admission.
+// checkPartial: sequences added with unfinished ranges or a transfer have the blocks of all tokens which were known at admission.
 // Running ones can compute or fetch something if they are encoding; paused ones can compute nothing, or no place was
 // free. The counts add up.
 func (s *Scheduler) checkPartial() error {
@@ -129,6 +133,8 @@ func (s *Scheduler) checkPartial() error {
 			return fmt.Errorf("sequence %d: %d blocks are reserved for %d tokens", q.id, len(q.blocks), q.prefillGoal)
 		case q.queue == inRunning && q.isEncoding() && waits:
 			return fmt.Errorf("sequence %d runs and can compute nothing", q.id)
+		case q.queue != inWaiting && q.awaitsTransfer() && (q.planned != 0 || !q.isEncoding() || q.queue == inRunning && !q.fetchOnly):
+			return fmt.Errorf("sequence %d awaits a transfer, and %d tokens are planned", q.id, q.planned)
 		case q.queue == inPaused && (q.planned != 0 || q.fetched != 0 || q.awaitsToken || !q.isEncoding() && waits):
 			return fmt.Errorf("sequence %d should not pause", q.id)
 		case q.fetchOnly && (q.queue != inRunning || q.fetched == 0):

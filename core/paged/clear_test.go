@@ -8,7 +8,7 @@ import "penstock/core/kv"
 // of dropped blocks.
 func (s *Scheduler) Clear() int {
 	n := s.pool.clearIndex()
-	for _, l := range [...]*sequenceQueue{&s.running, &s.paused} {
+	for _, l := range [...]*sequenceQueue{&s.running, &s.paused, &s.held} {
 		for q := l.head; q != nil; q = q.next {
 			q.registered, q.tip = 0, 0
 			q.sealed = true

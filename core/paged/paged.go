@@ -35,20 +35,51 @@
 //   - The ranges which the shell finishes for a waiting sequence suffice together with blocks which are cached, and
 //     these may be evicted. So the step says of one which Reopens how much is cached when it is passed over.
 //
+// # Blocks which come from another worker
+//
+// A sequence can be added with a TransferEnd: another worker computes its tokens up to there. Until
+// [Scheduler.ImportTokens] it is an encoding sequence whose unfinished range are all tokens before TransferEnd, so it is
+// admitted, reserved and preempted as such, and what is said of encoding sequences holds for it, with these differences:
+//
+//   - It computes nothing before the transfer ends, unless all tokens up to TransferEnd are cached.
+//   - If it holds blocks, a newer sequence is not admitted in its place.
+//   - [Scheduler.FinishTransfer] and a preemption end the transfer. The tokens which were not imported are then computed
+//     as others are.
+//
+// Its tokens from Reservation.Ready to TransferEnd are written into its blocks, which [Scheduler.SequenceBlocks] names,
+// while steps are computed. They are shared with no other sequence until the import, even if others compute the same.
+//
+// # Blocks which go to another worker
+//
+// A sequence with Hold is held when all its tokens are computed: it generates nothing, takes none of MaxSeqs, keeps its
+// blocks, and is not preempted. The shell must remove it within a bounded time, because older sequences may wait for its
+// blocks.
+//
+// # Access to blocks outside of steps
+//
+// Blocks which a step takes from a sequence may be given to another in the same step. So a shell which writes to or reads
+// from blocks of a sequence outside of steps must have ended that before it computes the batch, for each sequence in
+// Preempted and Failed, and before it calls RemoveSequence or FinishTransfer, and must have ended writing before
+// ImportTokens. An end which is local, such as that of a transfer, suffices: no other process has to agree. Until then
+// the blocks are given to no other sequence. Reserved has only sequences which keep their blocks in this step.
+//
 // # Order and progress
 //
 // Running, paused and waiting sequences are each in order of arrival. Only encoding sequences are overtaken: if
-// a sequence holds blocks and an older one waits, that one was encoding. Sequences which can compute nothing
-// change nothing for others, except that cached blocks are evicted for their reservations.
+// a sequence runs or pauses and an older one waits, that one was encoding. Sequences which can compute nothing
+// change nothing for others, except that cached blocks are evicted for their reservations, and that newer ones wait for
+// the blocks of held ones and of those which await a transfer.
 //
 // Of the sequences which hold blocks and are not encoding, the oldest is never preempted, and in every step the
-// oldest which runs advances. (Without chunking it may have to wait until others end.) So every sequence whose
-// ranges get finished is eventually served: a range which is finished stays so until its tokens are computed or, if
+// oldest which runs advances, as long as none is held. (Without chunking it may have to wait until others end.) So every
+// sequence whose ranges get finished is eventually served, if held ones are removed and transfers end: a range which is
+// finished stays so until its tokens are computed or, if
 // the sequence Reopens, it is preempted. A shell which reopens the ranges of a sequence that was passed over finishes
 // more of them afterwards, so a sequence is reopened at most once for each of its ranges between two preemptions.
 //
-// After a step without work there is none before something happens: a sequence is added or removed, a range is
-// finished, or a token comes which is late.
+// After a step without work which preempted no sequence there is none before something happens: a sequence is added or
+// removed, a range is finished, tokens are imported, a transfer ends, or a token comes which is late. A step without work
+// preempts only beside held sequences and those whose tokens are late.
 //
 // # Blocks
 //
@@ -93,6 +124,11 @@ type Sequence struct {
 	// Unfinished are the ranges of the prompt whose tokens cannot be computed before FinishRange: of media which are
 	// being encoded. They are not empty, and may be in any order and overlap.
 	Unfinished []TokenRange
+	// TransferEnd, if not 0, is the position up to which tokens come from another worker, by ImportTokens: the end of a
+	// block, before the last token.
+	TransferEnd int
+	// Hold says that the sequence is only computed, so that its blocks can be read: it keeps them until it is removed.
+	Hold bool
 	// Reopens says that what a range was finished with may be given up as soon as the sequence has no blocks, or has
 	// computed the tokens: if it is preempted, all ranges are unfinished again.
 	Reopens bool
@@ -117,7 +153,7 @@ type Work struct {
 	// Prefill is how many of Tokens were known when the sequence was added or last preempted. The others
 	// were generated since, one per step.
 	Prefill int
-	// Sample says that the logits of the last token give the sequence's next one.
+	// Sample says that the logits of the last token give the sequence's next one. A sequence with Hold has no next one.
 	Sample bool
 	// Cached is the number of prompt tokens that came from the cache when the
 	// sequence was first admitted, or were fetched. It stays the same after a preemption.
@@ -131,10 +167,12 @@ type Work struct {
 type Step struct {
 	// Work is in order of arrival; it is empty if there is nothing to do.
 	Work []Work
-	// Preempted sequences gave up their blocks and wait again; encoding ones before others, newest first.
+	// Preempted sequences gave up their blocks and wait again; encoding ones before others, newest first. Their
+	// transfers are over: what writes to their blocks must end before the batch is computed.
 	Preempted []SeqID
-	// Reserved are the sequences added with Unfinished ranges which were admitted, also again after a preemption. One
-	// which was preempted in the same step is neither here nor in Preempted, and its ranges are as before.
+	// Reserved are the sequences added with Unfinished ranges or a TransferEnd which were admitted, also again after a
+	// preemption. One which was preempted in the same step is neither here nor in Preempted, and its ranges and its
+	// transfer are as before.
 	Reserved []Reservation
 	// PassedOver are waiting sequences which Reopen, need an unfinished range and did not fit. One is here when the
 	// step finds that out, and not again before one of its ranges is finished or there are more blocks.
@@ -144,11 +182,11 @@ type Step struct {
 	Failed []SeqID
 }
 
-// Reservation is the admission of a sequence with Unfinished ranges.
+// Reservation is the admission of a sequence with Unfinished ranges or a TransferEnd.
 type Reservation struct {
 	ID SeqID
 	// Ready is how many of its first tokens are cached or fetched. It needs the ranges which end after
-	// them.
+	// them, and the tokens from there to TransferEnd. If there are none it is computed as others are.
 	Ready int
 }
 
@@ -169,7 +207,9 @@ type SampledToken struct {
 type Stats struct {
 	Running int // sequences in the batch
 	Waiting int // sequences queued, preempted or paused
-	// Encoding sequences, running or waiting, need an unfinished range. Active ones are running and need none.
+	Held    int // sequences which keep their blocks until they are removed; neither running nor waiting
+	// Encoding sequences, running or waiting, need an unfinished range or a transfer. Active ones are running and need
+	// none.
 	Encoding, Active int
 
 	UsedBlocks int // held by sequences
@@ -179,16 +219,22 @@ type Stats struct {
 	FreeBlocks     int // empty
 
 	// PrefillTokens are the tokens of sequences, running or waiting, which were known when the sequences
-	// were added or preempted and are not computed yet.
+	// were added or preempted and are not computed yet. Those which a transfer is to bring do not count until it ends
+	// without them.
 	PrefillTokens int
 
 	PromptTokens uint64 // in prompts admitted, each prompt once
-	CachedTokens uint64 // of those, from the cache or fetched
+	CachedTokens uint64 // of those, from the cache or fetched when the prompt was admitted; never imported
 	// FetchedTokens were fetched from Config.Remote, also after a preemption.
 	FetchedTokens uint64
-	Preemptions   uint64
-	Evictions     uint64 // blocks evicted to make room
-	Collisions    uint64 // full blocks not registered because their hash was taken
+	// ImportedTokens were imported: of prompts, and of what was generated elsewhere.
+	ImportedTokens uint64
+	// ComputedTokens are tokens of prompts which steps computed, also for held sequences, and also again after a
+	// preemption.
+	ComputedTokens uint64
+	Preemptions    uint64
+	Evictions      uint64 // blocks evicted to make room
+	Collisions     uint64 // full blocks not registered because their hash was taken
 }
 
 // Scheduler decides what an engine computes and where it keeps K and V. It is not safe for concurrent use.
@@ -199,6 +245,7 @@ type Scheduler struct {
 	byID    map[SeqID]*seqState
 	running sequenceQueue // in order of arrival, as the others
 	paused  sequenceQueue // they hold blocks, and can compute nothing or wait for a place among the running ones
+	held    sequenceQueue // they hold blocks until they are removed
 	waiting sequenceQueue // they hold no blocks
 
 	preempted int           // waiting sequences which ran before
@@ -206,7 +253,7 @@ type Scheduler struct {
 	partial   partialCounts // of sequences with unfinished ranges
 	budget    int           // tokens left in the Step being planned
 	gaveUp    bool          // that Step has preempted a sequence
-	short     bool          // that Step has preempted one which was not encoding
+	short     bool          // that Step has preempted one which waits now and is not encoding
 	gate      admissionGate // says when to look at the head of the queue again
 	hits      []int32       // scratch of matchPrefix
 	// shares is scratch of reclaimableBlocks: how many encoding sequences hold a block.
@@ -235,6 +282,7 @@ func (s *Scheduler) Stats() Stats {
 	st := s.stats
 	st.Running = s.running.len
 	st.Waiting = s.waiting.len + s.paused.len
+	st.Held = s.held.len
 	for _, n := range s.partial.encoding {
 		st.Encoding += n
 	}
@@ -284,7 +332,7 @@ func (s *Scheduler) validateSequence(seq Sequence) error {
 	if _, used := s.byID[seq.ID]; used {
 		return fault.New(fault.Conflict, "sequence %d is already being served: use another id", seq.ID)
 	}
-	if err := validateRanges(&seq); err != nil {
+	if err := s.cfg.validatePartial(&seq); err != nil {
 		return err
 	}
 	// Preempted sequences were admitted before and do not count.
@@ -338,6 +386,8 @@ func (s *Scheduler) queueOf(q *seqState) *sequenceQueue {
 		return &s.running
 	case inPaused:
 		return &s.paused
+	case inHeld:
+		return &s.held
 	}
 	return &s.waiting
 }

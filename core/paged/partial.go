@@ -19,8 +19,14 @@ type RangeID struct {
 // noLimit is the limit of a sequence which needs no unfinished range.
 const noLimit = math.MaxInt
 
-// validateRanges returns why the unfinished ranges of a sequence cannot be, or nil.
-func validateRanges(seq *Sequence) error {
+// validatePartial returns why the unfinished ranges or the transfer of a sequence cannot be, or nil.
+func (c *Config) validatePartial(seq *Sequence) error {
+	switch end := seq.TransferEnd; {
+	case end < 0 || end >= len(seq.Tokens) || end%c.BlockSize != 0:
+		return fault.New(fault.Invalid, "a transfer of the first %d of %d tokens: it must be of whole blocks of %d, and not of the last token", end, len(seq.Tokens), c.BlockSize)
+	case end > 0 && seq.Hold:
+		return fault.New(fault.Invalid, "a sequence either gets blocks by a transfer or holds them for one")
+	}
 	for i, r := range seq.Unfinished {
 		if r.Start < 0 || r.Start >= r.End || r.End > seq.Prompt {
 			return fault.New(fault.Invalid, "unfinished range %d is of the tokens from %d to %d, of a prompt of %d", i, r.Start, r.End, seq.Prompt)
@@ -38,12 +44,17 @@ func (s *Scheduler) FinishRange(r RangeID) bool {
 	}
 	s.countPartial(q, -1)
 	q.partial.unfinished[r.Index] = TokenRange{}
+	s.updateLimit(q)
+	return true
+}
+
+// updateLimit updates the limit of q, of which less is unfinished than before, and counts q again.
+func (s *Scheduler) updateLimit(q *seqState) {
 	q.limit, q.partial.lacked = s.limitOf(q, q.readyTokens()), 0
 	s.countPartial(q, 1)
 	if q.queue == inWaiting {
 		s.gate.closed = false // it may fit if encoding sequences give up their blocks
 	}
-	return true
 }
 
 // isUnfinished reports whether there is such an unfinished range.
@@ -76,11 +87,15 @@ func (p *partialState) reopenRanges() {
 }
 
 // limitOf returns how many of q's tokens can be computed if the first ready ones need no computation: those
-// before the first unfinished range which ends after them; noLimit if there is none.
+// before the first unfinished range which ends after them, and none before a transfer is over; noLimit if there is
+// neither.
 func (s *Scheduler) limitOf(q *seqState, ready int) int {
 	limit := noLimit
 	if q.partial == nil {
 		return limit
+	}
+	if q.partial.transferEnd > ready {
+		return 0
 	}
 	for _, r := range q.partial.unfinished {
 		if r.End > ready {
@@ -93,7 +108,7 @@ func (s *Scheduler) limitOf(q *seqState, ready int) int {
 	return limit
 }
 
-// isEncoding reports whether q needs an unfinished range.
+// isEncoding reports whether q needs an unfinished range or a transfer.
 func (q *seqState) isEncoding() bool { return q.limit != noLimit }
 
 // partialCounts are figures of sequences which were added with unfinished ranges.
@@ -148,10 +163,14 @@ func (s *Scheduler) holdsEncoding() bool {
 // there is none, the newest of all.
 func (s *Scheduler) newestHolder() *seqState {
 	encoding := s.holdsEncoding()
-	var newest *seqState
+	return s.newestWhere(func(q *seqState) bool { return !encoding || q.isEncoding() })
+}
+
+// newestWhere returns the newest sequence which satisfies ok and can give up its blocks; nil if there is none.
+func (s *Scheduler) newestWhere(ok func(*seqState) bool) (newest *seqState) {
 	for _, l := range [...]*sequenceQueue{&s.running, &s.paused} {
 		q := l.tail
-		for q != nil && encoding && !q.isEncoding() {
+		for q != nil && !ok(q) {
 			q = q.prev
 		}
 		if q != nil && (newest == nil || q.arrival > newest.arrival) {
@@ -161,27 +180,33 @@ func (s *Scheduler) newestHolder() *seqState {
 	return newest
 }
 
-// reclaimFor preempts encoding sequences until q, which is not encoding and waits, fits with its hits, and reports
+// reclaimFor preempts encoding sequences, except older ones which await transfers, until q, which is not encoding and waits, fits with its hits, and reports
 // whether it does. It preempts none if all of them together are too few.
 func (s *Scheduler) reclaimFor(q *seqState, hits []int32, out *Step) bool {
-	if !s.holdsEncoding() || s.missingBlocks(q, hits) > s.reclaimableBlocks(hits) {
+	if !s.holdsEncoding() || s.missingBlocks(q, hits) > s.reclaimableBlocks(q, hits) {
 		return false
 	}
 	for s.missingBlocks(q, hits) > 0 {
-		s.preemptSequence(s.newestHolder(), out)
+		s.preemptSequence(s.newestWhere(q.mayReclaim), out)
 	}
 	return true
 }
 
-// reclaimableBlocks returns how many blocks, except these hits, only encoding sequences hold.
-func (s *Scheduler) reclaimableBlocks(hits []int32) (n int) {
+// mayReclaim reports whether v gives up its blocks for the admission of q: it is encoding, and if it awaits a transfer it
+// is newer than q. What another worker has computed for it is lost.
+func (q *seqState) mayReclaim(v *seqState) bool {
+	return v.isEncoding() && (!v.awaitsTransfer() || v.arrival > q.arrival)
+}
+
+// reclaimableBlocks returns how many blocks, except these hits of q, only sequences hold which give them up for q.
+func (s *Scheduler) reclaimableBlocks(q *seqState, hits []int32) (n int) {
 	clear(s.shares)
 	for _, l := range [...]*sequenceQueue{&s.running, &s.paused} {
-		for q := l.head; q != nil; q = q.next {
-			if !q.isEncoding() {
+		for v := l.head; v != nil; v = v.next {
+			if !q.mayReclaim(v) {
 				continue
 			}
-			for i, b := range q.blocks {
+			for i, b := range v.blocks {
 				refs := s.pool.blocks[b].refs
 				switch {
 				case i < len(hits) && hits[i] == b:

@@ -115,13 +115,19 @@ func someRanges(prompt int, pick func(int) int) (all []TokenRange) {
 	return all
 }
 
-// drive performs the choices of src until it ends, with unfinished ranges or without. It returns the first
-// contradiction.
-func drive(r *rig, src source, ranges bool) error {
-	ended, ops := false, 32
-	if ranges {
-		ops = 38
-	}
+// driven is what drive does.
+type driven int
+
+const (
+	wholePrompts  driven = iota
+	withRanges           // unfinished ones
+	withTransfers        // and ranges
+)
+
+// drive performs the choices of src until it ends. It returns the first contradiction.
+func drive(r *rig, src source, kinds driven) error {
+	ended, ops := false, []int{wholePrompts: 32, withRanges: 38, withTransfers: 41}[kinds]
+	ranges, transfers := kinds >= withRanges, kinds >= withTransfers
 	pick := func(n int) int {
 		i, ok := src.pick(n)
 		ended = ended || !ok
@@ -133,8 +139,14 @@ func drive(r *rig, src source, ranges bool) error {
 		if len(r.seqs) == 0 {
 			return 0, false
 		}
-		all := slices.Concat(r.twin.running, r.twin.paused, r.twin.waiting)
+		all := slices.Concat(r.twin.running, r.twin.paused, r.twin.kept, r.twin.waiting)
 		return all[pick(len(all))].ID, true
+	}
+	paused := func() (SeqID, bool) {
+		if len(r.twin.paused) == 0 {
+			return live()
+		}
+		return r.twin.paused[pick(len(r.twin.paused))].ID, true
 	}
 	for !ended {
 		var err error
@@ -156,10 +168,21 @@ func drive(r *rig, src source, ranges bool) error {
 			if ranges && seq.Prompt > 0 && pick(2) == 0 {
 				seq.Unfinished, seq.Reopens = someRanges(seq.Prompt, pick), pick(2) == 0
 			}
+			if transfers {
+				r.someTransfer(&seq, pick)
+			}
 			err = r.add(seq)
 		case op < 10:
 			if victim, ok := live(); ok {
 				err = r.remove(victim)
+			}
+		case op >= 40:
+			if of, ok := live(); ok {
+				err = r.finishTransfer(of)
+			}
+		case op >= 38:
+			if of, ok := paused(); ok {
+				err = r.importSome(of, pick)
 			}
 		case op >= 32:
 			if of, ok := live(); ok {
@@ -189,6 +212,16 @@ func drive(r *rig, src source, ranges bool) error {
 			late := pick(16) // when a sequence is removed, if at all, or a range finished
 			if of, ok := live(); ok && ranges && late > 11 {
 				if err = r.finish(of, pick(4)); err != nil {
+					break
+				}
+			}
+			if transfers && late > 13 {
+				if of, ok := paused(); ok && late > 14 {
+					err = r.importSome(of, pick)
+				} else if ok {
+					err = r.finishTransfer(of)
+				}
+				if err != nil {
 					break
 				}
 			}
@@ -226,14 +259,15 @@ func drive(r *rig, src source, ranges bool) error {
 
 func TestRandomOperations(t *testing.T) {
 	total, reserved, passed := Stats{}, 0, 0
-	for seed := range uint64(700) {
+	for seed := range uint64(800) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		cfg := someConfig(rng.IntN)
 		r, err := newRig(cfg)
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		if err := drive(r, &random{rng, 800}, seed%3 != 0); err != nil {
+		kinds := []driven{wholePrompts, withRanges, withRanges, withTransfers}[seed%4]
+		if err := drive(r, &random{rng, 800}, kinds); err != nil {
 			t.Fatalf("seed %d, %+v: %v\n%s", seed, cfg, err, strings.Join(r.trace, "\n"))
 		}
 		reserved, passed = reserved+r.reserved, passed+r.passes
@@ -281,6 +315,11 @@ func fuzzFindings() []string {
 	}
 }
 
+// drivenBy is what a byte of a fuzzer says. Those of the findings say withRanges.
+func drivenBy(b byte) driven {
+	return []driven{wholePrompts, withRanges, withRanges, withTransfers}[b%4]
+}
+
 func FuzzOperations(f *testing.F) {
 	for seed := range uint64(8) {
 		rng := rand.New(rand.NewPCG(seed, 2))
@@ -304,8 +343,8 @@ func FuzzOperations(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ranges, _ := src.pick(4)
-		if err := drive(r, &src, ranges > 0); err != nil {
+		kinds, _ := src.pick(256)
+		if err := drive(r, &src, drivenBy(byte(kinds))); err != nil {
 			t.Fatalf("%+v: %v\n%s", cfg, err, strings.Join(r.trace, "\n"))
 		}
 	})

@@ -25,6 +25,7 @@ type rig struct {
 	// one of their ranges was finished.
 	reserved, passes int
 	passed           map[SeqID]bool
+	transfers        transferRig
 }
 
 func newRig(cfg Config) (*rig, error) {
@@ -33,11 +34,14 @@ func newRig(cfg Config) (*rig, error) {
 		return nil, err
 	}
 	return &rig{
-		s:       s,
-		twin:    &twin{cfg: cfg},
-		mem:     newShadow(cfg.BlockSize),
-		seqs:    map[SeqID]*Sequence{},
-		passed:  map[SeqID]bool{},
+		s:      s,
+		twin:   &twin{cfg: cfg},
+		mem:    newShadow(cfg.BlockSize),
+		seqs:   map[SeqID]*Sequence{},
+		passed: map[SeqID]bool{},
+		transfers: transferRig{
+			writers: map[SeqID]*blockUser{}, readers: map[SeqID]*blockUser{},
+		},
 		replica: map[kv.SeqHash]bool{},
 	}, nil
 }
@@ -80,6 +84,7 @@ func (r *rig) reopen(id SeqID) error {
 
 func (r *rig) remove(id SeqID) error {
 	r.logf("remove %d", id)
+	r.closeTransfer(id)
 	ok := r.s.RemoveSequence(id)
 	if want := r.twin.remove(id); ok != want {
 		return fmt.Errorf("Remove is %v, twin says %v", ok, want)
@@ -112,6 +117,7 @@ func (r *rig) plan() error {
 	if err := r.checkPassed(closed); err != nil {
 		return err
 	}
+	r.followStep()
 	for _, w := range r.step.Work {
 		if err := r.checkComputable(&w); err != nil {
 			return err
@@ -125,7 +131,7 @@ func (r *rig) plan() error {
 		delete(r.seqs, id)
 	}
 	if len(r.step.Work) == 0 && !slices.ContainsFunc(r.twin.running, func(q *twinSeq) bool { return q.due }) {
-		if err := r.planAgain(); err != nil {
+		if err := r.checkEmpty(); err != nil {
 			return err
 		}
 	}
@@ -156,7 +162,18 @@ func (r *rig) checkPassed(closed bool) error {
 	return nil
 }
 
-// planAgain checks that after a step without work there is none before something happens: a shell waits for it. A
+// checkEmpty checks a step without work while no token is late.
+func (r *rig) checkEmpty() error {
+	switch n := len(r.step.Preempted); {
+	case n == 0:
+		return r.planAgain()
+	case r.s.held.len == 0:
+		return fmt.Errorf("a step without work preempts %v", r.step.Preempted)
+	}
+	return nil
+}
+
+// planAgain checks that after a step without work which preempted no sequence there is none before something happens: a shell waits for it. A
 // token which is late is such a thing.
 func (r *rig) planAgain() error {
 	var again, want Step
@@ -206,6 +223,7 @@ func (r *rig) commit(sampled []SampledToken) error {
 	r.s.Commit(sampled)
 	r.planned = false
 	r.twin.commit(sampled)
+	r.openReaders()
 	return r.verify()
 }
 
@@ -259,6 +277,9 @@ func (r *rig) same(set map[kv.SeqHash]bool) error {
 // verify checks what holds after every operation.
 func (r *rig) verify() error {
 	if err := r.s.Check(); err != nil {
+		return err
+	}
+	if err := r.useBlocks(); err != nil {
 		return err
 	}
 	if got, want := r.s.Stats(), r.twin.figures(); got != want {

@@ -17,15 +17,18 @@ import (
 // after each of these commands:
 //
 //	new blocks=N size=N seqs=N budget=N context=N waiting=N [reuse=off] [chunking=off] [remote=all]
-//	add id=N tokens=1-4,9 [prompt=N] [lora=S] [ns=S] [media=hash:start-end,…] [unfinished=start-end,…] [reopens]
+//	add id=N tokens=1-4,9 [prompt=N] [lora=S] [ns=S] [media=hash:start-end,…] [unfinished=start-end,…] [reopens] [transfer=N] [hold]
 //	finish id=N range=N  finish an unfinished range, by its index
+//	import id=N end=N    write and import tokens up to end
+//	local id=N           end a transfer without its tokens
+//	table id=N           tokens which are computed, and the block table
 //	reopen id=N       make all ranges of a waiting sequence unfinished again
 //	step              plan a batch; prints id, start+tokens, block table
 //	commit [noBlock] [ID=TOKEN…]  each sampled sequence gets 100*id + outputs so far
 //	run n=N           step and commit, N times
 //	remove id=N
 //	clear
-//	events | dump | stats | states | queues | blocks
+//	events | dump | stats | states | queues | blocks | transfers
 //
 // Prefixes are printed as the tokens of their blocks, "1-4/5-8", and a block after the one before it as
 // "/5-8".
@@ -104,6 +107,29 @@ func (d *scripted) do(cmd *datadriven.TestData) (string, error) {
 			return "nothing to finish\n", r.finish(d.id(cmd), index)
 		}
 		return "", r.finish(d.id(cmd), index)
+	case "import":
+		var end int
+		cmd.ScanArgs(d.t, "end", &end)
+		if q := r.twin.find(d.id(cmd)); !r.twin.imports(q, end) {
+			return "nothing to import\n", r.importTokens(d.id(cmd), end)
+		}
+		err := r.importTokens(d.id(cmd), end)
+		for _, q := range r.seqs {
+			d.name(q)
+		}
+		return "", err
+	case "local":
+		if q := r.s.byID[d.id(cmd)]; q == nil || !q.awaitsTransfer() {
+			return "awaits no transfer\n", r.finishTransfer(d.id(cmd))
+		}
+		return "", r.finishTransfer(d.id(cmd))
+	case "table":
+		ready, blocks := r.s.SequenceBlocks(d.id(cmd))
+		return fmt.Sprintf("%d in %v\n", ready, blocks), nil
+	case "transfers":
+		st := r.s.Stats()
+		return fmt.Sprintf("encoding %d, held %d; prefill %d\nprompt %d, hit %d, imported %d, computed %d\n",
+			st.Encoding, st.Held, st.PrefillTokens, st.PromptTokens, st.CachedTokens, st.ImportedTokens, st.ComputedTokens), nil
 	case "reopen":
 		if q := r.s.byID[d.id(cmd)]; q == nil || q.queue != inWaiting || !q.partial.reopens() {
 			return "nothing to reopen\n", r.reopen(d.id(cmd))
@@ -155,6 +181,9 @@ func (d *scripted) do(cmd *datadriven.TestData) (string, error) {
 		if r.s.paused.len > 0 {
 			out += fmt.Sprintf("paused %v\n", ids(&r.s.paused))
 		}
+		if r.s.held.len > 0 {
+			out += fmt.Sprintf("held %v\n", ids(&r.s.held))
+		}
 		return out, nil
 	case "blocks":
 		return d.blocks(), nil
@@ -188,6 +217,10 @@ func (d *scripted) add(cmd *datadriven.TestData) (string, error) {
 			}
 		case "reopens":
 			seq.Reopens = true
+		case "transfer":
+			cmd.ScanArgs(d.t, "transfer", &seq.TransferEnd)
+		case "hold":
+			seq.Hold = true
 		case "media":
 			for _, v := range a.Vals {
 				hash, span, _ := strings.Cut(v, ":")

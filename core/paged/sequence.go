@@ -34,16 +34,18 @@ type seqState struct {
 	reuse       Switch // off if the scheduler's or the sequence's is
 	sealed      bool   // later blocks cannot be registered, because an earlier one is not
 	awaitsToken bool   // all tokens are computed and the next one is not known yet
+	hold        bool   // it is held when all tokens are computed
 	admitted    bool   // at least once
 	fetchOnly   bool   // the next Commit fetches, and nothing after the fetched tokens can be computed
 
-	partial *partialState // nil if it was added without unfinished ranges
+	partial *partialState // nil if it was added without unfinished ranges and a transfer
 }
 
-// partialState is the state of a sequence which was added with unfinished ranges.
+// partialState is the state of a sequence which was added with unfinished ranges or a transfer.
 type partialState struct {
-	unfinished []TokenRange // those which are finished are zero
-	all        []TokenRange // of a sequence which Reopens
+	transferEnd int          // 0 when the transfer is over
+	unfinished  []TokenRange // those which are finished are zero
+	all         []TokenRange // of a sequence which Reopens
 	// When it was last passed over: the blocks which it needed beside its hits, and the first block which it missed.
 	lacked int
 	missed kv.SeqHash
@@ -61,9 +63,10 @@ func newSeqState(seq Sequence, arrival uint64, hasher kv.Hasher, blockSize int) 
 		prompt:      seq.Prompt,
 		reuse:       seq.Reuse,
 		prefillGoal: len(seq.Tokens),
+		hold:        seq.Hold,
 	}
-	if len(seq.Unfinished) > 0 {
-		q.partial = &partialState{unfinished: slices.Clone(seq.Unfinished)}
+	if len(seq.Unfinished) > 0 || seq.TransferEnd > 0 {
+		q.partial = &partialState{unfinished: slices.Clone(seq.Unfinished), transferEnd: seq.TransferEnd}
 		if seq.Reopens {
 			q.partial.all = slices.Clone(seq.Unfinished)
 		}
@@ -72,7 +75,13 @@ func newSeqState(seq Sequence, arrival uint64, hasher kv.Hasher, blockSize int) 
 }
 
 // prefillLeft is the sequence's part of Stats.PrefillTokens.
-func (q *seqState) prefillLeft() int { return max(0, q.prefillGoal-q.readyTokens()) }
+func (q *seqState) prefillLeft() int {
+	ready := q.readyTokens()
+	if q.partial != nil {
+		ready = max(ready, q.partial.transferEnd)
+	}
+	return max(0, q.prefillGoal-ready)
+}
 
 // readyTokens is the number of tokens which need no computation any more.
 func (q *seqState) readyTokens() int { return q.computed + q.fetched }
@@ -120,6 +129,7 @@ const (
 	inWaiting queueName = iota
 	inRunning
 	inPaused
+	inHeld
 	queueCount
 )
 

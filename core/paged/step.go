@@ -15,9 +15,7 @@ func (s *Scheduler) Step(out *Step) {
 	if resumed := s.resumeSequences(); resumed || prefills { // places may be free now
 		s.planPrefills(out)
 	}
-	if !s.short {
-		s.admitWaiting(out)
-	}
+	s.admitWaiting(out)
 	s.emitWork(out)
 }
 
@@ -120,7 +118,7 @@ func (s *Scheduler) emitWork(out *Step) {
 			Tokens:  q.tokens[q.readyTokens():end:end],
 			Blocks:  q.blocks[:table:table],
 			Prefill: min(q.planned, q.prefillLeft()),
-			Sample:  end == len(q.tokens),
+			Sample:  end == len(q.tokens) && !q.hold,
 			Cached:  q.cached,
 			Fetched: q.fetched,
 		})
@@ -136,19 +134,20 @@ func (s *Scheduler) preemptSequence(q *seqState, out *Step) {
 		return
 	}
 	s.gaveUp = true
-	s.short = s.short || !q.isEncoding()
 	s.stats.PrefillTokens -= q.prefillLeft()
 	s.leaveQueue(q)
 	s.releaseBlocks(q)
 	s.budget += q.planned
 	cancelled := out.cancelReservation(q)
-	if !cancelled {
+	if !cancelled && q.partial != nil {
 		q.partial.reopenRanges()
+		q.partial.transferEnd = 0
 	}
 	q.computed, q.planned, q.awaitsToken = 0, 0, false
 	q.prefillGoal = len(q.tokens)
 	q.limit = s.limitOf(q, 0)
 	s.stats.PrefillTokens += q.prefillLeft()
+	s.short = s.short || !q.isEncoding() // it is none any more if it awaited a transfer
 
 	s.enterQueue(q, inWaiting)
 	if !cancelled {
@@ -224,6 +223,7 @@ func (s *Scheduler) Commit(sampled []SampledToken) {
 // advanceComputed counts the planned tokens of q as computed.
 func (s *Scheduler) advanceComputed(q *seqState) {
 	s.stats.PrefillTokens -= q.prefillLeft()
+	s.stats.ComputedTokens += uint64(max(0, min(q.readyTokens()+q.planned, q.prompt)-q.readyTokens()))
 	q.computed += q.fetched + q.planned
 	q.fetched = 0
 	s.stats.PrefillTokens += q.prefillLeft()
@@ -232,8 +232,12 @@ func (s *Scheduler) advanceComputed(q *seqState) {
 	if q.reuse == On {
 		s.registerBlocks(q)
 	}
-	if q.isEncoding() && q.pendingTokens() == 0 {
+	switch {
+	case q.isEncoding() && q.pendingTokens() == 0:
 		s.moveSequence(q, inPaused)
+	case q.hold && q.awaitsToken:
+		q.awaitsToken = false
+		s.moveSequence(q, inHeld)
 	}
 }
 

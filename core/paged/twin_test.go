@@ -13,6 +13,7 @@ type twin struct {
 	cfg     Config
 	running []*twinSeq // by age, as the others
 	paused  []*twinSeq
+	kept    []*twinSeq // with Hold, and computed
 	waiting []*twinSeq
 	added   int
 	cache   []*twinBlock // registered blocks, in order of registration
@@ -36,6 +37,7 @@ type twinSeq struct {
 	age      int
 	finished []bool // of Unfinished
 	fetches  bool   // it is in the batch only to fetch
+	until    int    // where the tokens end which are to be imported; 0 if none are
 }
 
 type twinBlock struct {
@@ -48,7 +50,7 @@ type twinBlock struct {
 func (w *twin) limit() int { return min(w.cfg.MaxContext, w.cfg.Blocks*w.cfg.BlockSize) }
 
 func (w *twin) find(id SeqID) *twinSeq {
-	for _, q := range slices.Concat(w.running, w.paused, w.waiting) {
+	for _, q := range slices.Concat(w.running, w.paused, w.kept, w.waiting) {
 		if q.ID == id {
 			return q
 		}
@@ -72,8 +74,39 @@ func (w *twin) add(seq Sequence) bool {
 			return false
 		}
 	}
+	if e := seq.TransferEnd; e < 0 || e >= n || e%w.cfg.BlockSize != 0 || e > 0 && seq.Hold {
+		return false
+	}
 	w.added++
-	w.waiting = append(w.waiting, &twinSeq{Sequence: seq, tokens: slices.Clone(seq.Tokens), goal: n, age: w.added, finished: make([]bool, len(seq.Unfinished))})
+	w.waiting = append(w.waiting, &twinSeq{
+		Sequence: seq, tokens: slices.Clone(seq.Tokens), goal: n, age: w.added, finished: make([]bool, len(seq.Unfinished)), until: seq.TransferEnd,
+	})
+	return true
+}
+
+// imports says whether tokens of q up to end can be imported now.
+func (w *twin) imports(q *twinSeq, end int) bool {
+	return q != nil && slices.Contains(w.paused, q) && end%w.cfg.BlockSize == 0 && end > q.computed && end <= q.until
+}
+
+func (w *twin) importTokens(id SeqID, end int) bool {
+	q := w.find(id)
+	if !w.imports(q, end) {
+		return false
+	}
+	before := q.computed
+	q.computed = end
+	w.stats.ImportedTokens += uint64(end - before)
+	w.register(q, before/w.cfg.BlockSize)
+	return true
+}
+
+func (w *twin) finishTransfer(id SeqID) bool {
+	q := w.find(id)
+	if q == nil || q.until <= q.computed+q.fetched {
+		return false
+	}
+	q.until = 0
 	return true
 }
 
@@ -100,8 +133,9 @@ func (q *twinSeq) reopen() bool {
 	return true
 }
 
-// holders are the sequences with blocks.
-func (w *twin) holders() []*twinSeq { return byAge(slices.Concat(w.running, w.paused)) }
+// holders are the sequences with blocks, growing those which are not kept.
+func (w *twin) holders() []*twinSeq { return byAge(slices.Concat(w.running, w.paused, w.kept)) }
+func (w *twin) growing() []*twinSeq { return byAge(slices.Concat(w.running, w.paused)) }
 
 func byAge(all []*twinSeq) []*twinSeq {
 	slices.SortFunc(all, func(a, b *twinSeq) int { return a.age - b.age })
@@ -111,6 +145,9 @@ func byAge(all []*twinSeq) []*twinSeq {
 // encoding says whether q still needs a range when its first ready tokens need nothing, and how many of the tokens
 // after them can be computed.
 func (w *twin) encoding(q *twinSeq, ready int) (needs bool, can int) {
+	if q.until > ready {
+		return true, 0
+	}
 	if len(q.Unfinished) == 0 {
 		return false, len(q.tokens) - ready
 	}
@@ -141,13 +178,18 @@ func (w *twin) needs(q *twinSeq) bool {
 
 // dispensable are the holders which are encoding, newest first.
 func (w *twin) dispensable() (all []*twinSeq) {
-	for _, q := range w.holders() {
+	for _, q := range w.growing() {
 		if w.needs(q) {
 			all = append(all, q)
 		}
 	}
 	slices.Reverse(all)
 	return all
+}
+
+// dispensableFor are those of them which give up their blocks for the admission of q.
+func (w *twin) dispensableFor(q *twinSeq) []*twinSeq {
+	return slices.DeleteFunc(w.dispensable(), func(v *twinSeq) bool { return v.until > v.computed+v.fetched && v.age < q.age })
 }
 
 // sole is how many blocks only these sequences hold, except some.
@@ -230,6 +272,7 @@ func (w *twin) remove(id SeqID) bool {
 	same := func(o *twinSeq) bool { return o == q }
 	w.running = slices.DeleteFunc(w.running, same)
 	w.paused = slices.DeleteFunc(w.paused, same)
+	w.kept = slices.DeleteFunc(w.kept, same)
 	w.waiting = slices.DeleteFunc(w.waiting, same)
 	return true
 }
@@ -291,14 +334,12 @@ func (w *twin) step(out *Step) {
 		budget -= n
 	}
 	preempt := func(v *twinSeq) {
-		needed := w.needs(v)
 		budget += v.planned
 		w.remove(v.ID)
 		if len(v.tokens) >= w.limit() {
 			out.Failed = append(out.Failed, v.ID)
 			return
 		}
-		short = short || !needed
 		v.goal = len(v.tokens)
 		w.waiting = byAge(append(w.waiting, v))
 		if i := slices.IndexFunc(out.Reserved, func(r Reservation) bool { return r.ID == v.ID }); i >= 0 {
@@ -306,6 +347,8 @@ func (w *twin) step(out *Step) {
 			return
 		}
 		v.reopen()
+		v.until = 0
+		short = short || !w.needs(v)
 		w.stats.Preemptions++
 		out.Preempted = append(out.Preempted, v.ID)
 	}
@@ -315,7 +358,7 @@ func (w *twin) step(out *Step) {
 			if of := w.dispensable(); len(of) > 0 {
 				preempt(of[0])
 			} else {
-				all := w.holders()
+				all := w.growing()
 				preempt(all[len(all)-1])
 			}
 		}
@@ -390,7 +433,7 @@ func (w *twin) step(out *Step) {
 		}
 		lacks := func() int { // blocks, as if q had its hits
 			need := w.cfg.blocksFor(len(q.tokens)) - len(hits)
-			if slices.ContainsFunc(w.holders(), func(o *twinSeq) bool { return !w.needs(o) }) {
+			if slices.ContainsFunc(w.growing(), func(o *twinSeq) bool { return !w.needs(o) }) {
 				need += w.cfg.Blocks / 100
 			}
 			q.table = hits
@@ -400,7 +443,7 @@ func (w *twin) step(out *Step) {
 			w.running = w.running[:len(w.running)-1]
 			return need
 		}
-		if of := w.dispensable(); !needs && lacks() > 0 && lacks() <= w.sole(of, hits) {
+		if of := w.dispensableFor(q); !needs && lacks() > 0 && lacks() <= w.sole(of, hits) {
 			for ; lacks() > 0; of = of[1:] {
 				preempt(of[0])
 			}
@@ -408,7 +451,7 @@ func (w *twin) step(out *Step) {
 		}
 		if lacks() > 0 {
 			if needs {
-				if q.Reopens {
+				if q.Reopens && q.until == 0 {
 					out.PassedOver = append(out.PassedOver, PassedSequence{ID: q.ID, Ready: ready})
 				}
 				continue
@@ -431,7 +474,7 @@ func (w *twin) step(out *Step) {
 			w.stats.PromptTokens += uint64(q.Prompt)
 			w.stats.CachedTokens += uint64(q.cached)
 		}
-		if len(q.Unfinished) > 0 {
+		if len(q.Unfinished) > 0 || q.TransferEnd > 0 {
 			out.Reserved = append(out.Reserved, Reservation{ID: q.ID, Ready: ready})
 			for len(q.table) < w.cfg.blocksFor(len(q.tokens)) {
 				b := w.take()
@@ -454,7 +497,7 @@ func (w *twin) step(out *Step) {
 				ID: q.ID, Start: start, Tokens: q.tokens[start:end],
 				Blocks:  make([]int32, w.cfg.blocksFor(end)),
 				Prefill: min(q.planned, max(0, q.goal-start)),
-				Sample:  end == len(q.tokens), Cached: q.cached, Fetched: q.fetched,
+				Sample:  end == len(q.tokens) && !q.Hold, Cached: q.cached, Fetched: q.fetched,
 			})
 		}
 	}
@@ -464,6 +507,11 @@ func (w *twin) commit(sampled []SampledToken) {
 	for _, q := range slices.Clone(w.running) {
 		before, worked := q.computed/w.cfg.BlockSize, q.planned > 0 || q.fetches
 		if worked {
+			for p := q.computed + q.fetched; p < q.computed+q.fetched+q.planned; p++ {
+				if p < q.Prompt {
+					w.stats.ComputedTokens++
+				}
+			}
 			q.computed += q.fetched + q.planned
 			q.fetched = 0
 			q.due = q.computed == len(q.tokens)
@@ -473,30 +521,40 @@ func (w *twin) commit(sampled []SampledToken) {
 			w.running = slices.DeleteFunc(w.running, func(o *twinSeq) bool { return o == q })
 			w.paused = byAge(append(w.paused, q))
 		}
-		if w.cfg.Reuse == Off || q.Reuse == Off {
-			continue
+		if worked && q.Hold && q.due {
+			q.due = false
+			w.running = slices.DeleteFunc(w.running, func(o *twinSeq) bool { return o == q })
+			w.kept = byAge(append(w.kept, q))
 		}
-		chain := w.chain(q)
-		for i := before; i < q.computed/w.cfg.BlockSize && !q.sealed; i++ {
-			path := w.path(q, i+1)
-			switch b := w.named(chain[i]); {
-			case b == nil:
-				b = q.table[i]
-				b.registered, b.seq, b.path = true, chain[i], path
-				w.cache = append(w.cache, b)
-				w.events = append(w.events, fmt.Sprintf("stored %x", chain[i]))
-			case b.path == path:
-				q.table[i] = b
-			default:
-				q.sealed = true
-				w.stats.Collisions++
-			}
-		}
+		w.register(q, before)
 	}
 	for _, t := range sampled {
 		if q := w.find(t.ID); q != nil && q.due {
 			q.tokens = append(q.tokens, t.Token)
 			q.due = false
+		}
+	}
+}
+
+// register registers the computed blocks of q from block i on.
+func (w *twin) register(q *twinSeq, i int) {
+	if w.cfg.Reuse == Off || q.Reuse == Off {
+		return
+	}
+	chain := w.chain(q)
+	for ; i < q.computed/w.cfg.BlockSize && !q.sealed; i++ {
+		path := w.path(q, i+1)
+		switch b := w.named(chain[i]); {
+		case b == nil:
+			b = q.table[i]
+			b.registered, b.seq, b.path = true, chain[i], path
+			w.cache = append(w.cache, b)
+			w.events = append(w.events, fmt.Sprintf("stored %x", chain[i]))
+		case b.path == path:
+			q.table[i] = b
+		default:
+			q.sealed = true
+			w.stats.Collisions++
 		}
 	}
 }
@@ -513,7 +571,7 @@ func (w *twin) clear() int {
 
 func (w *twin) figures() Stats {
 	st := w.stats
-	st.Running, st.Waiting = len(w.running), len(w.waiting)+len(w.paused)
+	st.Running, st.Waiting, st.Held = len(w.running), len(w.waiting)+len(w.paused), len(w.kept)
 	for _, q := range slices.Concat(w.running, w.paused, w.waiting) {
 		if w.needs(q) {
 			st.Encoding++
@@ -527,7 +585,7 @@ func (w *twin) figures() Stats {
 	st.UsedBlocks, st.CachedBlocks = w.used(), len(w.idle())
 	st.FreeBlocks = w.cfg.Blocks - st.UsedBlocks - st.CachedBlocks
 	for _, q := range slices.Concat(w.running, w.paused, w.waiting) {
-		st.PrefillTokens += max(0, q.goal-q.computed-q.fetched)
+		st.PrefillTokens += max(0, q.goal-max(q.computed+q.fetched, q.until))
 	}
 	return st
 }

@@ -32,6 +32,8 @@ const (
 	MaxHandle     = 4 << 10
 	MaxDescriptor = 64 << 10
 	maxDigest     = 64
+	// maxOrder bounds KVLayout.Order.
+	maxOrder = 256
 )
 
 // Handoff is what one leg of a request gives the next. One of its fields is set, or both.
@@ -61,6 +63,9 @@ type KVLayout struct {
 	BlockSize  int // tokens
 	BlockBytes int // of all layers
 	Type       media.ElementType
+	// Order names the order of the elements in a block: one of docs/format/kv-block.md, or an engine's own. It is the
+	// same for all block sizes.
+	Order string
 	// Numerics is Card.Numerics of the worker that computed the blocks.
 	Numerics string
 }
@@ -80,7 +85,7 @@ func (h *Handoff) validate() error {
 		return fault.InvalidParam("handoff", "worker %d is not below 2^53", b.Worker.ID)
 	case b.Start < 0 || b.End <= b.Start:
 		return fault.InvalidParam("handoff", "blocks of the tokens %d to %d", b.Start, b.End)
-	case b.Layout.BlockSize < 1 || b.Layout.BlockBytes < 1 || b.Layout.Type.Size() == 0:
+	case b.Layout.BlockSize < 1 || b.Layout.BlockBytes < 1 || b.Layout.Type.Size() == 0 || len(b.Layout.Order) > maxOrder:
 		return fault.InvalidParam("handoff", "blocks of %d tokens and %d bytes with elements of type %s", b.Layout.BlockSize, b.Layout.BlockBytes, b.Layout.Type)
 	case len(b.Descriptor) > MaxDescriptor:
 		return fault.InvalidParam("handoff", "the description of the transfer has %d bytes; at most %d are taken", len(b.Descriptor), MaxDescriptor)

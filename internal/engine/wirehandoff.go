@@ -44,6 +44,7 @@ func (b *BlockHandoff) codeFields(c *wireCodec) {
 	codeUint8(c, 8, &b.Layout.Type)
 	c.codeStringUpTo(9, &b.Layout.Numerics, maxNumerics)
 	c.codeBytesUpTo(10, &b.Descriptor, MaxDescriptor)
+	c.codeStringUpTo(11, &b.Layout.Order, maxOrder)
 }
 
 // AppendEncodeRequest appends the encoding of r to dst.

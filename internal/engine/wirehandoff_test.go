@@ -76,6 +76,7 @@ func legMessages() map[string]message {
 	delta := &Delta{Attempt: 1, Finish: FinishLength, Handoff: fullHandoff()}
 	cachedOnly := &EncodeRequest{ID: "r1", Attempt: 1, Model: "m", Objects: fullObjects()[:1], CachedOnly: true}
 	loaded := &Encoded{Attempt: 1, Rows: *handleRows(), Load: 3}
+	ordered := changed(fullPrefill(), func(r *PrefillRequest) { r.Into.Layout.Order = "k-v" })
 	handedOff := &Encoded{Attempt: 1, Object: 2, Cached: true, Load: 1, Handoff: []byte(`{"ab":{"item_indices":[0]}}`)}
 	return map[string]message{
 		"request-leg": {
@@ -105,6 +106,10 @@ func legMessages() map[string]message {
 		"encoded-handoff": {
 			handedOff, func(b []byte) (any, error) { got := new(Encoded); return got, DecodeEncoded(b, got) },
 			func() []byte { return AppendEncoded(nil, handedOff) },
+		},
+		"prefill-order": {
+			ordered, func(b []byte) (any, error) { got := new(PrefillRequest); return got, DecodePrefillRequest(b, got) },
+			func() []byte { return AppendPrefillRequest(nil, ordered) },
 		},
 		"prefill": {
 			fullPrefill(), func(b []byte) (any, error) { got := new(PrefillRequest); return got, DecodePrefillRequest(b, got) },
@@ -258,6 +263,7 @@ func TestValidateLegs(t *testing.T) {
 		"prefill without an address": {changed(fullPrefill(), func(r *PrefillRequest) { r.Addr = "" }), false},
 		"prefill without a handle":   {changed(fullPrefill(), func(r *PrefillRequest) { r.Handle = nil }), false},
 		"prefill in negative time":   {changed(fullPrefill(), func(r *PrefillRequest) { r.Budget = -1 }), false},
+		"prefill in a long order":    {changed(fullPrefill(), func(r *PrefillRequest) { r.Into.Layout.Order = strings.Repeat("o", maxOrder+1) }), false},
 		"prefill into nothing":       {changed(fullPrefill(), func(r *PrefillRequest) { r.Into = BlockHandoff{} }), false},
 		"fetch":                      {fullFetch(), true},
 		"fetch, attempt 0":           {changed(fullFetch(), func(r *FetchRequest) { r.Attempt = 0 }), false},

@@ -16,6 +16,12 @@
 // A [MediaComputer] encodes media beside the batches. The scheduler has a request meanwhile, as a sequence with
 // unfinished ranges: its blocks are reserved, and the tokens before its first unfinished object are computed. The
 // request is accepted when all objects are encoded which it needs: an object with a token which is not cached.
+//
+// # Blocks from and for other engines
+//
+// With a [BlockComputer] an engine takes blocks which another one has computed, and reads blocks for another one, both
+// beside the batches. What is read is held by the scheduler, and what is written is reserved. If a plan has given reserved
+// blocks to another sequence, the loop waits for the end of a write before it computes the plan.
 package batch
 
 import (
@@ -90,6 +96,20 @@ type DiscardingComputer interface {
 type FailedSequence struct {
 	ID  paged.SeqID
 	Err error
+}
+
+// BlockComputer is a Computer whose KV blocks can be read and written.
+type BlockComputer interface {
+	Computer
+	// BlockLayout says how the blocks are read. It does not change.
+	BlockLayout() engine.KVLayout
+	// ReadBlocks writes the bytes of blocks to dst, which has BlockBytes for each, one after another. It is called from
+	// any goroutine, also beside ComputeBatch, which does not write to the blocks meanwhile. Its error is that of ctx.
+	ReadBlocks(ctx context.Context, dst []byte, blocks []int32) error
+	// WriteTokens writes the tokens from start to end of b into the blocks of a table: position p is in
+	// blocks[p/BlockSize]. b satisfies KVLayout.CheckImport. It is called from any goroutine, also beside ComputeBatch,
+	// which does not use these blocks meanwhile. It must not wait: it may hold up the loop.
+	WriteTokens(blocks []int32, start, end int, b *engine.BlockData) error
 }
 
 // Batch is the input and the output of one computation.
@@ -172,8 +192,9 @@ type Engine struct {
 	mu struct {
 		sync.Mutex
 		phase  enginePhase
-		inbox  []*request // the loop takes them in order
-		aborts []*request // for the loop to release; at most the live requests
+		inbox  []*request  // the loop takes them in order
+		aborts []*request  // for the loop to release; at most the live requests
+		calls  []*loopCall // for the loop to run; their callers wait, except those of live requests
 		// sequences counts all unfinished choices, including the inbox's; the queue limit applies to it.
 		sequences int
 		load      engine.Load // as of the last report, without the inbox
@@ -192,9 +213,11 @@ const (
 
 // Compile-time guards.
 var (
-	_ engine.Engine     = (*Engine)(nil)
-	_ engine.KVSource   = (*Engine)(nil)
-	_ engine.LoadSource = (*Engine)(nil)
+	_ engine.Engine        = (*Engine)(nil)
+	_ engine.KVSource      = (*Engine)(nil)
+	_ engine.LoadSource    = (*Engine)(nil)
+	_ engine.BlockProvider = (*Engine)(nil)
+	_ engine.BlockReceiver = (*Engine)(nil)
 )
 
 // New returns an engine that does nothing until Run, or an error for an invalid cfg.

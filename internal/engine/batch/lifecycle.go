@@ -4,7 +4,9 @@ import (
 	"context"
 	"slices"
 
+	"penstock/core/kv"
 	"penstock/core/paged"
+	"penstock/internal/engine"
 )
 
 // takeAborts releases the requests that their callers aborted.
@@ -31,6 +33,9 @@ func (l *loop) takeInbox() {
 	l.mu.Unlock()
 	l.taken = append(l.taken, inbox...)
 	for _, r := range inbox {
+		if r.imp != nil {
+			l.startImport(r)
+		}
 		if l.media == nil || len(r.req.Media) == 0 {
 			l.acceptRequest(r)
 		}
@@ -48,7 +53,7 @@ func (l *loop) acceptRequest(r *request) {
 // acceptEncoded accepts the request of c if all is encoded which c needs. What is cached may be evicted until c has its
 // blocks.
 func (l *loop) acceptEncoded(c *choiceSequence) {
-	if !c.request.accepted && (c.reserved || len(c.unfinished) == 0) && !c.awaitsEncoding() {
+	if !c.request.accepted && c.transferEnd == 0 && (c.reserved || len(c.unfinished) == 0) && !c.awaitsEncoding() {
 		l.acceptRequest(c.request)
 	}
 }
@@ -72,6 +77,7 @@ func (l *loop) addChoice(c *choiceSequence) error {
 	if l.media != nil && len(seq.Media) > 0 {
 		seq.Unfinished, seq.Reopens = l.media.UnfinishedRanges(c.state), l.discards != nil
 	}
+	seq.Hold, seq.TransferEnd = c.request.held != nil, c.transferEnd
 	if err := l.sched.AddSequence(seq); err != nil {
 		return err
 	}
@@ -86,10 +92,10 @@ func (l *loop) addChoice(c *choiceSequence) error {
 	return nil
 }
 
-// startEncoding encodes what c needs if its first ready tokens are there.
+// startEncoding encodes what c needs if its first ready tokens are there, and those which are to be imported will be.
 func (l *loop) startEncoding(c *choiceSequence, ready int) {
-	c.ready = ready
-	l.media.StartEncoding(c.id, c.state, ready)
+	c.ready = max(ready, c.transferEnd)
+	l.media.StartEncoding(c.id, c.state, c.ready)
 }
 
 // takeEncoded finishes the ranges which have been encoded, and reports whether there were any.
@@ -136,7 +142,7 @@ func (l *loop) restartEncoding() {
 			awaits, req := c.awaitsEncoding(), c.request.req
 			c.reserved, c.unfinished = false, l.media.UnfinishedRanges(c.state)
 			if !awaits {
-				l.encodeAgain(c, l.sched.CachedPrefix(paged.Sequence{Salt: req.Salt, Tokens: req.Prompt, Media: req.Media, Reuse: c.request.reuse}))
+				l.encodeAgain(c, l.cachedTokens(req, req.Prompt, c.request.reuse))
 			}
 		}
 	}
@@ -160,10 +166,18 @@ func (l *loop) startReserved() {
 	for _, r := range l.plan.Reserved {
 		if c := l.scheduled[r.ID]; c != nil {
 			c.reserved = true
-			l.startEncoding(c, r.Ready)
+			l.reportReserved(c, r.Ready)
+			if len(c.unfinished) > 0 {
+				l.startEncoding(c, r.Ready)
+			}
 			l.acceptEncoded(c)
 		}
 	}
+}
+
+// cachedTokens returns how many of the first tokens of a request are cached.
+func (l *loop) cachedTokens(req *engine.Request, tokens []kv.Token, reuse paged.Switch) int {
+	return l.sched.CachedPrefix(paged.Sequence{Salt: req.Salt, Tokens: tokens, Media: req.Media, Reuse: reuse})
 }
 
 // startFollowers starts the choices that waited until the first choice had computed their common prompt.
@@ -203,6 +217,7 @@ func (l *loop) failRequest(r *request, err error) {
 
 func (l *loop) removeChoice(c *choiceSequence) {
 	if c.scheduled {
+		c.closeImport()
 		l.sched.RemoveSequence(c.id)
 		delete(l.scheduled, c.id)
 		if len(c.unfinished) > 0 {

@@ -23,12 +23,14 @@ type request struct {
 	// start when the common blocks are cached. The loop owns it after takeInbox.
 	open             []*choiceSequence
 	followersStarted bool // the others were started
-	cached           int  // prompt tokens that the first choice found in the cache
+	cached           int  // prompt tokens that the first choice found in the cache, or an engine which computed it
 	accepted         bool
 	finished         bool // the scheduler has none of its choices
 	// reuse is off for a call of Prefill. Such a request has one choice, which ends when its prompt is
 	// computed.
 	reuse paged.Switch
+	held  chan *heldPrompt // gets the blocks of a call of PrefillBlocks, once; else nil
+	imp   *blockImport     // nil if no tokens are imported
 }
 
 // choiceSequence is one sequence of a request. The loop owns it.
@@ -41,7 +43,8 @@ type choiceSequence struct {
 	// which end after its first ready tokens are needed.
 	unfinished      []paged.TokenRange
 	ready           int
-	reserved        bool // it has the blocks for all its tokens; unknown without unfinished ranges
+	reserved        bool // it has the blocks for all its tokens; unknown without unfinished ranges and an import
+	transferEnd     int  // tokens up to there are to be imported; 0 if none are, or not any more
 	state           State
 	stops           []kv.Token // tokens that end it
 	output          int        // tokens so far

@@ -34,6 +34,7 @@ func (e *Engine) Run(ctx context.Context) error {
 func (l *loop) runOnce(ctx context.Context) bool {
 	l.takeAborts()
 	l.takeInbox()
+	l.takeCalls()
 	l.takeEncoded()
 	l.failUnencoded()
 	busy := l.stepBatch(ctx)
@@ -107,7 +108,12 @@ func (l *loop) shutDown() {
 	l.mu.phase = phaseStopped
 	waiting := l.mu.inbox
 	l.mu.inbox = nil
+	calls := l.mu.calls
+	l.mu.calls = nil
 	l.mu.Unlock()
+	for _, c := range calls {
+		c.done <- stoppedError()
+	}
 	l.watchers.StopWatches()
 
 	l.taken = append(l.taken, waiting...)

@@ -26,13 +26,15 @@ func (l *loop) stepBatch(ctx context.Context) bool {
 		l.collectResults()
 		l.sched.Commit(l.sampled)
 		l.applyResults()
+		l.deliverHeld()
 	case ctx.Err() == nil: // else all requests get the error of a stopped engine
 		l.failBatch(err)
 	}
 	return true
 }
 
-// planBatch plans a batch and prepares it. Ranges which are encoded already may make work for an empty plan.
+// planBatch plans a batch and prepares it. Ranges which are encoded already may make work for an empty plan, and so may
+// blocks of sequences which it has preempted.
 func (l *loop) planBatch() {
 	for again := true; again; {
 		l.sched.Step(&l.plan)
@@ -42,9 +44,10 @@ func (l *loop) planBatch() {
 				l.failRequest(c.request, fault.New(fault.Internal, "the sequence outgrew the context; report this"))
 			}
 		}
+		l.reportReclaimed()
 		l.restartEncoding()
 		l.startReserved()
-		again = l.takeEncoded() && len(l.plan.Work) == 0
+		again = (l.takeEncoded() || len(l.plan.Preempted) > 0) && len(l.plan.Work) == 0
 	}
 	l.prepareBatch()
 }
@@ -100,6 +103,9 @@ func (l *loop) collectResults() {
 	l.sampled, l.results = l.sampled[:0], l.results[:0]
 	for i, c := range l.choices {
 		w := &l.plan.Work[i]
+		if !c.request.followersStarted {
+			c.request.cached = max(c.request.cached, w.Cached)
+		}
 		switch {
 		case !w.Sample:
 			continue
@@ -114,9 +120,6 @@ func (l *loop) collectResults() {
 			r.finish = c.finishAfter(r.token.Token)
 			r.separateFinish = r.finish == engine.FinishStop && !slices.Contains(c.stops, r.token.Token)
 			l.sampled = append(l.sampled, paged.SampledToken{ID: w.ID, Token: r.token.Token})
-		}
-		if !c.request.followersStarted {
-			c.request.cached = w.Cached
 		}
 		l.results = append(l.results, r)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/media"
 	"penstock/core/paged"
 	"penstock/internal/engine"
 	"penstock/internal/engine/batch"
@@ -206,4 +207,30 @@ func normalizeVector(sum []float64) ([]float32, error) {
 		vector[i] = float32(v / length)
 	}
 	return vector, nil
+}
+
+// BlockLayout implements [batch.BlockComputer].
+func (c *computer) BlockLayout() engine.KVLayout {
+	shape := c.cache.Model().Config()
+	return engine.KVLayout{
+		BlockSize: c.card.BlockSize, BlockBytes: shape.BlockBytes(c.card.BlockSize), Type: media.Float32, Order: model.BlockOrder, Numerics: c.card.Numerics,
+	}
+}
+
+// ReadBlocks implements [batch.BlockComputer].
+func (c *computer) ReadBlocks(ctx context.Context, dst []byte, blocks []int32) error {
+	size := len(dst) / max(len(blocks), 1)
+	for i, b := range blocks {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		c.cache.ReadBlock(dst[i*size:][:size], b)
+	}
+	return nil
+}
+
+// WriteTokens implements [batch.BlockComputer].
+func (c *computer) WriteTokens(blocks []int32, start, end int, b *engine.BlockData) error {
+	size := b.Layout.BlockSize
+	return c.cache.WriteTokens(blocks, start, end, &model.BlockBytes{Size: size, First: b.First * size, Data: b.Bytes})
 }

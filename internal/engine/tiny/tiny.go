@@ -63,12 +63,14 @@ type Engine struct {
 
 // Compile-time guards.
 var (
-	_ engine.Engine     = (*Engine)(nil)
-	_ engine.KVSource   = (*Engine)(nil)
-	_ engine.LoadSource = (*Engine)(nil)
-	_ engine.Embedder   = (*Engine)(nil)
-	_ batch.Computer    = (*computer)(nil)
-	_ forwarder         = (*model.Model)(nil)
+	_ engine.Engine        = (*Engine)(nil)
+	_ engine.KVSource      = (*Engine)(nil)
+	_ engine.LoadSource    = (*Engine)(nil)
+	_ engine.Embedder      = (*Engine)(nil)
+	_ engine.BlockProvider = (*Engine)(nil)
+	_ engine.BlockReceiver = (*Engine)(nil)
+	_ batch.BlockComputer  = (*computer)(nil)
+	_ forwarder            = (*model.Model)(nil)
 )
 
 // Run is that of [batch.Engine]. It returns when the encoders have stopped too, if no other engine uses them.

@@ -46,6 +46,9 @@ func (m *Model) newCache(blocks, blockSize, rows, workers int) *Cache {
 	return c
 }
 
+// Model returns the model whose keys and values it holds.
+func (c *Cache) Model() *Model { return c.model }
+
 // BlockCount returns the number of blocks.
 func (c *Cache) BlockCount() int { return c.blocks }
 

@@ -1,0 +1,338 @@
+package batch
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"penstock/core/fault"
+	"penstock/core/paged"
+	"penstock/internal/engine"
+)
+
+// loopCall is a function which the loop runs between two batches, for a caller which waits for its error.
+type loopCall struct {
+	run  func(*loop) error
+	done chan error // capacity 1
+}
+
+// callLoop makes the loop run f, and returns its error. When ctx ends first, f is not run.
+func (e *Engine) callLoop(ctx context.Context, f func(*loop) error) error {
+	c := &loopCall{run: f, done: make(chan error, 1)}
+	if err := e.submitCall(c); err != nil {
+		return err
+	}
+	select {
+	case err := <-c.done:
+		return err
+	case <-ctx.Done():
+	}
+	e.mu.Lock()
+	if i := slices.Index(e.mu.calls, c); i >= 0 {
+		e.mu.calls = slices.Delete(e.mu.calls, i, i+1)
+		e.mu.Unlock()
+		return ctx.Err()
+	}
+	e.mu.Unlock()
+	return <-c.done // the loop has it
+}
+
+func (e *Engine) submitCall(c *loopCall) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.mu.phase == phaseStopped {
+		return stoppedError()
+	}
+	e.mu.calls = append(e.mu.calls, c)
+	e.wakeLoop()
+	return nil
+}
+
+// takeCalls runs what was asked for.
+func (l *loop) takeCalls() {
+	l.mu.Lock()
+	calls := l.mu.calls
+	l.mu.calls = nil
+	l.mu.Unlock()
+	for _, c := range calls {
+		c.done <- c.run(l)
+	}
+}
+
+// blockComputer returns the computer, or why its blocks cannot be moved.
+func (e *Engine) blockComputer() (BlockComputer, error) {
+	if c, ok := e.computer.(BlockComputer); ok {
+		return c, nil
+	}
+	return nil, fault.New(fault.Unimplemented, "this engine moves no KV blocks")
+}
+
+// BlockLayout implements [engine.BlockProvider] and [engine.BlockReceiver]. It is zero without a BlockComputer.
+func (e *Engine) BlockLayout() engine.KVLayout {
+	if c, err := e.blockComputer(); err == nil {
+		return c.BlockLayout()
+	}
+	return engine.KVLayout{}
+}
+
+// heldPrompt implements [engine.HeldBlocks].
+type heldPrompt struct {
+	computer BlockComputer
+	size     int // bytes of a block
+	blocks   []int32
+	cached   int
+}
+
+// Cached implements [engine.HeldBlocks].
+func (h *heldPrompt) Cached() int { return h.cached }
+
+// ReadBlocks implements [engine.HeldBlocks].
+func (h *heldPrompt) ReadBlocks(ctx context.Context, dst []byte, first, last int) error {
+	if first < 0 || last < first || last > len(h.blocks) || len(dst) != (last-first)*h.size {
+		return fault.New(fault.Invalid, "the blocks %d to %d into %d bytes: the prompt has %d blocks of %d bytes", first, last, len(dst), len(h.blocks), h.size)
+	}
+	return h.computer.ReadBlocks(ctx, dst, h.blocks[first:last])
+}
+
+// PrefillBlocks computes a prompt and holds its blocks while use runs; see [engine.BlockProvider].
+func (e *Engine) PrefillBlocks(ctx context.Context, req *engine.Request, use func(engine.HeldBlocks) error) error {
+	if _, err := e.blockComputer(); err != nil {
+		return err
+	}
+	if err := e.checkRequest(req); err != nil {
+		return err
+	}
+	r, err := e.newRequest(ctx, req)
+	if err != nil {
+		return err
+	}
+	defer r.releaseStates()
+	if len(r.open) == 0 {
+		return fault.New(fault.Invalid, "all choices of the request have ended: there is nothing to compute")
+	}
+	r.open = r.open[:1] // the others continue from the same blocks
+	r.held = make(chan *heldPrompt, 1)
+	if err := e.submitRequest(r); err != nil {
+		return err
+	}
+	defer e.abortRequest(r)
+	for {
+		select {
+		case h := <-r.held:
+			return use(h)
+		case <-r.out.ready:
+			if _, last, err := r.out.takeDeltas(); last {
+				return err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// deliverHeld delivers the blocks of prompts of PrefillBlocks which the last batch completed.
+func (l *loop) deliverHeld() {
+	for i, c := range l.choices {
+		w := &l.plan.Work[i]
+		if c.request.held == nil || c.request.finished || w.Start+len(w.Tokens) < len(c.request.req.Prompt)+c.output {
+			continue
+		}
+		computer := l.computer.(BlockComputer)
+		_, blocks := l.sched.SequenceBlocks(c.id)
+		c.request.held <- &heldPrompt{computer: computer, size: computer.BlockLayout().BlockBytes, blocks: slices.Clone(blocks), cached: c.request.cached}
+	}
+}
+
+// blockImport implements [engine.BlockImport].
+type blockImport struct {
+	e       *Engine
+	req     *engine.Request
+	watcher engine.ImportWatcher
+	ending  sync.Once // of PrefillLocal
+	// Owned by the loop.
+	lead *choiceSequence // the first open choice; nil before the loop has the request
+	over bool            // PrefillLocal was called
+	// room, of capacity 1, is where tokens are written; nil is nowhere. Who has it writes, and the loop takes it before
+	// it gives the blocks to another: it waits for a write of them, which waits for nothing.
+	room chan *importRoom
+}
+
+// importRoom are the reserved blocks of the tokens from start to end, in a table.
+type importRoom struct {
+	blocks     []int32
+	start, end int
+}
+
+// setRoom says where tokens are written from now on. When it returns nothing is written elsewhere.
+func (i *blockImport) setRoom(r *importRoom) {
+	<-i.room
+	i.room <- r
+}
+
+// OpenImport prepares a request whose prompt another engine computes; see [engine.BlockReceiver].
+func (e *Engine) OpenImport(req *engine.Request, w engine.ImportWatcher) (engine.BlockImport, error) {
+	if _, err := e.blockComputer(); err != nil {
+		return nil, err
+	}
+	i := &blockImport{e: e, req: req, watcher: w, room: make(chan *importRoom, 1)}
+	i.room <- nil
+	return i, nil
+}
+
+// CountCached implements [engine.BlockReceiver].
+func (e *Engine) CountCached(ctx context.Context, req *engine.Request) (n int, err error) {
+	if err := e.checkRequest(req); err != nil {
+		return 0, err
+	}
+	tokens := slices.Concat(req.Prompt, deliveredTokens(req, max(0, slices.Index(req.Done, false))))
+	err = e.callLoop(ctx, func(l *loop) error {
+		n = l.cachedTokens(req, tokens, paged.On)
+		return nil
+	})
+	return n, err
+}
+
+// Generate implements [engine.BlockImport].
+func (i *blockImport) Generate(ctx context.Context, sink func(*engine.Delta) error) error {
+	if err := i.e.checkRequest(i.req); err != nil {
+		return err
+	}
+	r, err := i.e.newRequest(ctx, i.req)
+	if err != nil {
+		return err
+	}
+	defer r.releaseStates()
+	r.imp = i
+	return i.e.serveRequest(ctx, r, sink)
+}
+
+// startImport makes the first choice of a request one whose tokens are to be imported.
+func (l *loop) startImport(r *request) {
+	c := r.open[0]
+	r.imp.lead = c
+	if r.imp.over {
+		return
+	}
+	// The last token, and those in its block, are computed here; see core/disagg.
+	size := l.cfg.Card.BlockSize
+	if c.transferEnd = (len(r.req.Prompt) + c.output - 1) / size * size; c.transferEnd == 0 {
+		r.imp.watcher.BlocksReserved(0) // nothing can be imported
+	}
+}
+
+// reportReserved tells the watcher of an import that c has its blocks.
+func (l *loop) reportReserved(c *choiceSequence, ready int) {
+	if c.transferEnd == 0 {
+		return
+	}
+	if ready < c.transferEnd {
+		_, blocks := l.sched.SequenceBlocks(c.id)
+		c.request.imp.setRoom(&importRoom{blocks: slices.Clone(blocks), start: ready, end: c.transferEnd})
+	} else {
+		c.transferEnd = 0
+	}
+	c.request.imp.watcher.BlocksReserved(ready)
+}
+
+// reportReclaimed tells the watchers of imports whose reservation the plan has taken away, before anything is computed.
+func (l *loop) reportReclaimed() {
+	for _, id := range l.plan.Preempted {
+		c := l.scheduled[id]
+		if c == nil || c.transferEnd == 0 {
+			continue
+		}
+		c.closeImport()
+		c.request.imp.watcher.BlocksReclaimed()
+		c.reserved = false
+		l.startMissing(c)
+	}
+}
+
+// closeImport ends the import of c, if there is one. When it returns nothing is written to its blocks.
+func (c *choiceSequence) closeImport() {
+	if c.transferEnd > 0 {
+		c.transferEnd = 0
+		c.request.imp.setRoom(nil)
+	}
+}
+
+// startMissing encodes what c needs, whose tokens were not imported, and accepts it if that is nothing.
+func (l *loop) startMissing(c *choiceSequence) {
+	if len(c.unfinished) > 0 {
+		ready, _ := l.sched.SequenceBlocks(c.id)
+		if !c.reserved {
+			ready = l.cachedTokens(c.request.req, c.allTokens(), c.request.reuse)
+		}
+		l.startEncoding(c, ready)
+	}
+	l.acceptEncoded(c)
+}
+
+// PrefillLocal implements [engine.BlockImport].
+func (i *blockImport) PrefillLocal() {
+	i.ending.Do(func() {
+		_ = i.e.submitCall(&loopCall{run: i.prefillLocal, done: make(chan error, 1)}) // an engine which has stopped computes nothing
+	})
+}
+
+func (i *blockImport) prefillLocal(l *loop) error {
+	i.over = true
+	if c := i.lead; c != nil && c.transferEnd > 0 && !c.request.finished {
+		c.closeImport()
+		l.sched.FinishTransfer(c.id)
+		l.startMissing(c)
+	}
+	return nil
+}
+
+// ImportBlocks implements [engine.BlockImport]. It writes the blocks beside the batches.
+func (i *blockImport) ImportBlocks(ctx context.Context, b *engine.BlockData, cached int) error {
+	if err := i.writeBlocks(b); err != nil {
+		return err
+	}
+	return i.e.callLoop(ctx, func(l *loop) error { return l.finishImport(i.lead, cached) })
+}
+
+// writeBlocks writes b into the reserved blocks.
+func (i *blockImport) writeBlocks(b *engine.BlockData) error {
+	computer, err := i.e.blockComputer()
+	if err != nil {
+		return err
+	}
+	room := <-i.room
+	defer func() { i.room <- room }()
+	if room == nil {
+		return i.e.notReserved()
+	}
+	layout := computer.BlockLayout()
+	if err := layout.CheckImport(b, room.start, room.end); err != nil {
+		return err
+	}
+	return computer.WriteTokens(room.blocks, room.start, room.end, b)
+}
+
+// notReserved returns why nothing can be imported.
+func (e *Engine) notReserved() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.mu.phase == phaseStopped {
+		return stoppedError()
+	}
+	return fault.New(fault.Conflict, "no blocks are reserved for the import")
+}
+
+// finishImport makes the tokens of c computed, which have been written.
+func (l *loop) finishImport(c *choiceSequence, cached int) error {
+	if c == nil || c.request.finished || c.transferEnd == 0 {
+		return l.notReserved()
+	}
+	end := c.transferEnd
+	c.closeImport()
+	if !l.sched.ImportTokens(c.id, end) {
+		return fault.New(fault.Internal, "the blocks of an import are not reserved; report this")
+	}
+	c.ready = end
+	c.request.cached = max(c.request.cached, min(cached, len(c.request.req.Prompt)))
+	l.acceptEncoded(c)
+	return nil
+}
