@@ -331,9 +331,9 @@ func TestLegMessageBytes(t *testing.T) {
 			ID: "r1", Attempt: 1, Epoch: 3, Handle: []byte{5},
 			From: BlockHandoff{Worker: kv.Worker{ID: 9}, Epoch: 4, End: 3, Layout: KVLayout{BlockSize: 16, BlockBytes: 64, Type: media.Float32}},
 		}),
-		"pulled": AppendPulled(nil, &Pulled{Attempt: 1, Budget: 2000, Data: []byte("hi"), Last: true, Total: 2}),
-		"fetch":     AppendFetchRequest(nil, &FetchRequest{ID: "r1", Attempt: 1, Handle: []byte{5}}),
-		"fetched":   AppendFetched(nil, &Fetched{Attempt: 1, Data: []byte("hi"), Last: true, Total: 2}),
+		"pulled":  AppendPulled(nil, &Pulled{Attempt: 1, Budget: 2000, Data: []byte("hi"), Last: true, Total: 2}),
+		"fetch":   AppendFetchRequest(nil, &FetchRequest{ID: "r1", Attempt: 1, Handle: []byte{5}}),
+		"fetched": AppendFetched(nil, &Fetched{Attempt: 1, Data: []byte("hi"), Last: true, Total: 2}),
 	} {
 		digits := hex.EncodeToString(b)
 		var spaced []string
