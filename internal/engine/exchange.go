@@ -104,6 +104,9 @@ func (l *KVLayout) CheckImport(b *BlockData, start, end int) error {
 	if err := l.CheckWriter(&b.Layout); err != nil {
 		return err
 	}
+	if b.Layout.BlockBytes%b.Layout.BlockSize != 0 {
+		return fault.New(fault.Invalid, "blocks of %d tokens and %d bytes", b.Layout.BlockSize, b.Layout.BlockBytes)
+	}
 	first, last := b.Layout.BlockRange(start, end)
 	if have := len(b.Bytes) / b.Layout.BlockBytes; b.First < 0 || b.First > first || b.First+have < last || have*b.Layout.BlockBytes != len(b.Bytes) {
 		return fault.New(fault.Invalid, "%d bytes of blocks from block %d on are not the blocks %d to %d, of %d bytes each", len(b.Bytes), b.First, first, last, b.Layout.BlockBytes)

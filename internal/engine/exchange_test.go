@@ -28,6 +28,7 @@ func TestCheckImport(t *testing.T) {
 		{"other numerics", func(b *BlockData) { b.Layout.Numerics = "m" }, 0, 192, "conflict"},
 		{"larger tokens", func(b *BlockData) { b.Layout.BlockBytes *= 3 }, 0, 64, "conflict"},
 		{"odd blocks", func(b *BlockData) { b.Layout.BlockSize, b.Layout.BlockBytes = 24, 24*8 }, 0, 192, "conflict"},
+		{"uneven tokens", func(b *BlockData) { b.Layout.BlockBytes++ }, 0, 64, "invalid_request"},
 		{"no blocks", func(b *BlockData) { b.Layout.BlockSize = 0 }, 0, 192, "invalid_request"},
 	} {
 		b := BlockData{Layout: larger, Bytes: make([]byte, 3*64*8)}
@@ -43,6 +44,22 @@ func TestCheckImport(t *testing.T) {
 			t.Errorf("%s: %q (%v), want %q", test.name, got, err, test.want)
 		}
 	}
+}
+
+// FuzzCheckImport: whatever another process says of its blocks, those which are taken have the tokens.
+func FuzzCheckImport(f *testing.F) {
+	f.Add(64, 512, 0, uint16(1536), 0, 192)
+	f.Add(16, 128, 3, uint16(128), 48, 64)
+	f.Fuzz(func(t *testing.T, size, bytes, first int, n uint16, start, end int) {
+		own := KVLayout{BlockSize: 16, BlockBytes: 16 * 8, Type: media.Float32, Order: "o", Numerics: "n"}
+		if start < 0 || start > end || end > 1<<20 { // the receiver's own
+			return
+		}
+		b := BlockData{Layout: KVLayout{BlockSize: size, BlockBytes: bytes, Type: media.Float32, Order: "o", Numerics: "n"}, First: first, Bytes: make([]byte, n)}
+		if own.CheckImport(&b, start, end) == nil && (bytes != size*8 || start < first*size || end > first*size+len(b.Bytes)/8) {
+			t.Errorf("blocks of %d tokens and %d bytes from %d on, %d bytes, are taken for the tokens %d to %d", size, bytes, first, n, start, end)
+		}
+	})
 }
 
 // TestBlockRange: a block belongs to a range if one of its tokens does.

@@ -35,8 +35,8 @@ type Options struct {
 	SingleTokens bool
 }
 
-// Test runs the suite. It tests optional abilities (KVSource, LoadSource, Embedder, Preprocessor) if the
-// engine has them.
+// Test runs the suite. It tests optional abilities (KVSource, LoadSource, Embedder, Preprocessor, BlockProvider with
+// BlockReceiver) if the engine has them.
 func Test(t *testing.T, o Options) {
 	s := newSuite(t, o)
 	t.Run("Card", s.testCard)
@@ -54,6 +54,7 @@ func Test(t *testing.T, o Options) {
 	t.Run("SinkError", s.testSinkError)
 	t.Run("SlowSink", s.testSlowSink)
 	t.Run("Cached", s.testCached)
+	t.Run("Blocks", s.testBlocks)
 	t.Run("Guide", s.testSchema)
 	t.Run("Embed", s.testEmbed)
 	t.Run("Preprocess", s.testPreprocess)

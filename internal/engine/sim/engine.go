@@ -9,6 +9,7 @@ import (
 	"penstock/core/embcache"
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/media"
 	"penstock/core/paged"
 	"penstock/core/splitmix"
 	"penstock/internal/engine"
@@ -33,10 +34,13 @@ type Engine struct {
 
 // Compile-time guards.
 var (
-	_ engine.Engine       = (*Engine)(nil)
-	_ engine.KVSource     = (*Engine)(nil)
-	_ engine.LoadSource   = (*Engine)(nil)
-	_ batch.MediaComputer = (*computer)(nil)
+	_ engine.Engine        = (*Engine)(nil)
+	_ engine.KVSource      = (*Engine)(nil)
+	_ engine.LoadSource    = (*Engine)(nil)
+	_ engine.BlockProvider = (*Engine)(nil)
+	_ engine.BlockReceiver = (*Engine)(nil)
+	_ batch.MediaComputer  = (*computer)(nil)
+	_ batch.BlockComputer  = (*computer)(nil)
 )
 
 // New returns an engine that does nothing until Run, or all problems of cfg.
@@ -69,6 +73,7 @@ func New(cfg Config) (*Engine, error) {
 	card.Numerics = s.numericsID()
 	c := &computer{script: s, faults: cfg.MediaFaults, timing: cfg.Timing, blocks: cfg.Blocks, clock: passClock{kind: cfg.Clock}}
 	c.timing.Seed = splitmix.Mix(cfg.Timing.Seed + cfg.Worker*splitmix.Step)
+	c.layout = engine.KVLayout{BlockSize: cfg.BlockSize, BlockBytes: simTokenBytes * cfg.BlockSize, Type: media.Float32, Order: "simulated", Numerics: card.Numerics}
 	c.openEncoders(&cfg)
 	bc := batch.Config{
 		Card:        card,
@@ -133,6 +138,7 @@ type computer struct {
 	faults []MediaFault
 	timing Timing
 	blocks int
+	layout engine.KVLayout
 
 	// Owned by the engine's loop.
 	clock    passClock
@@ -170,6 +176,29 @@ func (c *computer) ComputeBatch(ctx context.Context, b *batch.Batch) error {
 	c.passes++
 	return c.clock.waitForPass(ctx, d, b.BackToBack)
 }
+
+// simTokenBytes is the size of a token in the bytes which stand for K and V: one element, which is 0.
+const simTokenBytes = 4
+
+// BlockLayout implements [batch.BlockComputer]. K and V are not simulated: few bytes without a meaning are moved for them,
+// and the time is that of Timing.KV.
+func (c *computer) BlockLayout() engine.KVLayout { return c.layout }
+
+// ReadBlocks implements [batch.BlockComputer]. It takes the time of a transfer to another worker.
+func (c *computer) ReadBlocks(ctx context.Context, dst []byte, blocks []int32) error {
+	clear(dst)
+	arrived := time.NewTimer(c.timing.TransferDuration(len(blocks) * c.layout.BlockSize))
+	defer arrived.Stop()
+	select {
+	case <-arrived.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// WriteTokens implements [batch.BlockComputer].
+func (c *computer) WriteTokens([]int32, int, int, *engine.BlockData) error { return nil }
 
 // openEncoders makes the encoders.
 func (c *computer) openEncoders(cfg *Config) {

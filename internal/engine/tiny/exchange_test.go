@@ -1,8 +1,6 @@
 package tiny
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -14,68 +12,6 @@ import (
 	"penstock/internal/engine/enginetest"
 	"penstock/internal/engine/tiny/model"
 )
-
-// reservations is a watcher which keeps what it is told.
-type reservations struct {
-	held      chan int
-	reclaimed chan struct{}
-}
-
-func newReservations() *reservations {
-	return &reservations{held: make(chan int, 8), reclaimed: make(chan struct{}, 8)}
-}
-
-func (r *reservations) BlocksReserved(held int) { r.held <- held }
-func (r *reservations) BlocksReclaimed()        { r.reclaimed <- struct{}{} }
-
-// moved is what one request moved.
-type moved struct {
-	held, tokens int // of the request
-	bytes        int
-}
-
-// apart serves a request: one engine computes the prompt, another one decodes. Bytes go through a buffer.
-func apart(ctx context.Context, prefill, decode *Engine, req *engine.Request) (choices []enginetest.Choice, m moved, err error) {
-	w := newReservations()
-	imp, err := decode.OpenImport(req, w)
-	if err != nil {
-		return nil, m, err
-	}
-	rec := enginetest.NewRecorder(req)
-	ended := make(chan error, 1)
-	go func() { ended <- imp.Generate(ctx, rec.Sink) }()
-	select {
-	case m.held = <-w.held:
-	case err := <-ended:
-		return nil, m, errors.Join(errors.New("the request ended before its reservation"), err)
-	}
-	size := decode.BlockLayout().BlockSize
-	if end := (len(req.Prompt) - 1) / size * size; m.held < end {
-		data := engine.BlockData{Layout: prefill.BlockLayout()}
-		cached := 0
-		err = prefill.PrefillBlocks(ctx, req, func(h engine.HeldBlocks) error {
-			first, last := data.Layout.BlockRange(m.held, end)
-			data.First, data.Bytes, cached = first, make([]byte, (last-first)*data.Layout.BlockBytes), h.Cached()
-			return h.ReadBlocks(ctx, data.Bytes, first, last)
-		})
-		if err == nil {
-			err = imp.ImportBlocks(ctx, &data, cached)
-		}
-		m.tokens, m.bytes = end-m.held, len(data.Bytes)
-	} else {
-		imp.PrefillLocal()
-	}
-	if err != nil {
-		return nil, m, err
-	}
-	if err := <-ended; err != nil {
-		return nil, m, err
-	}
-	for c := range rec.Choices {
-		rec.Choices[c].Cached = 0
-	}
-	return rec.Choices, m, rec.Complete()
-}
 
 // longNetwork is the network of seeing, for prompts of some thousand tokens.
 func longNetwork(t testing.TB) func(change func(*Config)) *Engine {
@@ -137,9 +73,12 @@ func TestPrefillElsewhere(t *testing.T) {
 				total, held := 0, 0
 				for i, req := range requests {
 					computed, encoded := spy.computed.Load(), decode.EncoderStats().Encoded
-					got, m, err := apart(ctx, prefill, decode, req)
+					got, m, err := enginetest.GenerateApart(ctx, prefill, decode, req)
 					if err != nil {
 						t.Fatalf("%s: %v", req.ID, err)
+					}
+					for c := range got {
+						got[c].Cached = 0
 					}
 					same(t, req.ID, want[i:i+1], [][]enginetest.Choice{got})
 					output := 0
@@ -151,14 +90,17 @@ func TestPrefillElsewhere(t *testing.T) {
 					if n := spy.computed.Load() - computed; n > most {
 						t.Errorf("%s: the decode engine computed %d of %d tokens, and at most %d are expected", req.ID, n, len(req.Prompt), most)
 					}
-					size := prefill.BlockLayout()
-					if blocks := (m.tokens+2*from-1)/from + 1; m.bytes%size.BlockBytes != 0 || m.bytes > blocks*size.BlockBytes {
-						t.Errorf("%s: %d bytes for %d tokens", req.ID, m.bytes, m.tokens)
+					blocks := 0
+					if m.Held < m.End {
+						blocks = (m.End+from-1)/from - m.Held/from
 					}
-					if last := len(req.Media) - 1; last >= 0 && req.Media[last].End <= m.held+m.tokens && decode.EncoderStats().Encoded != encoded {
+					if m.Bytes != blocks*prefill.BlockLayout().BlockBytes {
+						t.Errorf("%s: %d bytes for the tokens %d to %d", req.ID, m.Bytes, m.Held, m.End)
+					}
+					if last := len(req.Media) - 1; last >= 0 && req.Media[last].End <= m.End && decode.EncoderStats().Encoded != encoded {
 						t.Errorf("%s: the decode engine encoded a picture whose tokens it does not compute", req.ID)
 					}
-					total, held = total+m.tokens, held+m.held
+					total, held = total+m.End-m.Held, held+m.Held
 				}
 				if total < 5000 || held < 200 {
 					t.Errorf("the test tested little: %d tokens were moved, %d were held", total, held)

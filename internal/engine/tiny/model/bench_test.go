@@ -112,3 +112,28 @@ func BenchmarkProduct(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkBlocks reads a block, and writes the tokens of blocks of some sizes into blocks of 16.
+func BenchmarkBlocks(b *testing.B) {
+	m := randomModel(b, benchConfig, portableKernel{})
+	own := m.NewCache(128, 16)
+	blocks := table(0, 2048, 16)
+	for _, size := range []int{16, 64, 128} {
+		other := m.NewCache(2048/size, size)
+		src := BlockBytes{Size: size, Data: make([]byte, 2048/size*benchConfig.BlockBytes(size))}
+		b.Run(fmt.Sprint("read/", size), func(b *testing.B) {
+			b.SetBytes(int64(benchConfig.BlockBytes(size)))
+			for i := 0; b.Loop(); i++ {
+				other.ReadBlock(src.Data[:benchConfig.BlockBytes(size)], int32(i%(2048/size)))
+			}
+		})
+		b.Run(fmt.Sprint("write/", size), func(b *testing.B) {
+			b.SetBytes(int64(len(src.Data)))
+			for b.Loop() {
+				if err := own.WriteTokens(blocks, 0, 2048, &src); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
