@@ -35,7 +35,6 @@ type exchange struct {
 	machine  *disagg.Handoff
 	queue    []disagg.HandoffEffect // to be performed
 	imp      engine.BlockImport     // nil without a reservation
-	stop     context.CancelFunc     // of the import's Generate
 	result   error                  // of the import's Generate, if isOver
 	isOver   bool
 	asking   *pull // the pull which is being handled
@@ -176,7 +175,6 @@ func (x *exchange) serve(ctx context.Context, sink func(*engine.Delta) error) er
 	case x.isOver:
 		return x.result
 	case x.imp != nil:
-		defer x.stop()
 		return <-x.generated
 	case x.machine.State() == disagg.Aborted:
 		return ctx.Err()
@@ -212,8 +210,7 @@ func (x *exchange) perform(ctx, helpers context.Context, sink func(*engine.Delta
 			x.outcome.Start, x.outcome.End = e.Start, e.End
 		case disagg.PrefillLocal:
 			x.prefillLocal(&e)
-		case disagg.FreeBlocks:
-			x.freeBlocks()
+		case disagg.FreeBlocks: // the end of ctx frees them, and what the engine reclaimed it has
 		}
 	}
 }
@@ -263,7 +260,6 @@ func (x *exchange) reserveBlocks(ctx context.Context, sink func(*engine.Delta) e
 		return
 	}
 	x.imp = imp
-	ctx, x.stop = context.WithCancel(ctx)
 	x.running.Go(func() { x.generated <- imp.Generate(ctx, sink) })
 }
 
@@ -459,12 +455,5 @@ func (x *exchange) prefillLocal(e *disagg.HandoffEffect) {
 	x.outcome.Reason = e.Reason
 	if x.imp != nil {
 		x.imp.PrefillLocal()
-	}
-}
-
-// freeBlocks gives the reservation back. The engine itself has taken what it reclaimed.
-func (x *exchange) freeBlocks() {
-	if x.imp != nil && x.machine.State() == disagg.Aborted {
-		x.stop()
 	}
 }

@@ -399,3 +399,96 @@ func TestIncompatible(t *testing.T) {
 		})
 	}
 }
+
+// TestLongPrefill: a worker which takes longer than Silence, and than the lease of a job, keeps both by its heartbeats.
+func TestLongPrefill(t *testing.T) {
+	eachWay(t, "12 s", func(t *testing.T, q bus.Queue) {
+		r := newRig(t, rigConfig{blocks: []int{16, 64, 64}, queue: q})
+		for _, n := range r.prefills {
+			n.cache.beforeBatch(func() { time.Sleep(time.Second) }) // virtual
+		}
+		req := newRequest(1, large, 5)
+		if o := r.expect(req, r.start(r.ctx, req)); !isRemote(o) || o.Jobs != 1 || o.Took < 10*time.Second {
+			t.Errorf("%+v", o)
+		}
+		r.expectIdle()
+		if s := r.decoder.Stats(); s.Pulls != 1 || s.RefusedPulls != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// TestWrongNote: blocks whose note names another attempt, or none, are not used.
+func TestWrongNote(t *testing.T) {
+	for name, change := range map[string]func(*engine.Prefilled){
+		"another attempt": func(p *engine.Prefilled) { p.Attempt++ },
+		"another life":    func(p *engine.Prefilled) { p.Epoch-- },
+		"not done":        func(p *engine.Prefilled) { p.Done = false },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, rigConfig{blocks: []int{16, 64}})
+				r.prefills[0].bulk.note = func(b []byte) []byte {
+					var p engine.Prefilled
+					if err := engine.DecodePrefilled(b, &p); err != nil {
+						t.Error(err)
+					}
+					change(&p)
+					return engine.AppendPrefilled(nil, &p)
+				}
+				req := newRequest(1, 400, 5)
+				if o := r.expect(req, r.start(r.ctx, req)); isRemote(o) {
+					t.Errorf("%+v", o)
+				}
+				r.expectIdle()
+			})
+		})
+	}
+}
+
+// TestNoJobs: bytes which are no job are removed from the queue, and refused in a call.
+func TestNoJobs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(t)
+		r := newRig(t, rigConfig{blocks: []int{16, 64}, queue: q})
+		for i, data := range [][]byte{nil, []byte("no job"), engine.AppendPrefillRequest(nil, &engine.PrefillRequest{})} {
+			if err := q.Put(t.Context(), bus.Job{ID: fmt.Sprint(i), Data: data, Lifetime: time.Second * 30}); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.prefills[0].ServePrefill(t.Context(), data); fault.CodeOf(err) != fault.Invalid && fault.CodeOf(err) != fault.Unimplemented {
+				t.Errorf("%q: %v", data, err)
+			}
+			if err := r.decoder.ServePull(t.Context(), data, nil); fault.CodeOf(err) != fault.Invalid && fault.CodeOf(err) != fault.Unimplemented {
+				t.Errorf("%q: %v", data, err)
+			}
+		}
+		r.expectIdle()
+		depth, err := q.DescribeDepth(t.Context())
+		if s := r.prefills[0].Stats(); err != nil || depth.Waiting+depth.Started != 0 || s.Malformed != 3 || s.Jobs != 0 {
+			t.Errorf("%v, %+v: %+v", err, depth, s)
+		}
+	})
+}
+
+// TestDrain: a worker which drains does what it has, and takes nothing more.
+func TestDrain(t *testing.T) {
+	eachWay(t, "in prefill", func(t *testing.T, q bus.Queue) {
+		r := newRig(t, rigConfig{blocks: []int{16, 64}, queue: q})
+		n, goOn := r.prefills[0], make(chan struct{})
+		stages[0].stop(n, n.Drain, goOn)
+		first, second := newRequest(1, 400, 5), newRequest(2, 400, 5)
+		done := r.start(r.ctx, first)
+		synctest.Wait()
+		close(goOn)
+		if o := r.expect(first, done); !isRemote(o) {
+			t.Errorf("%+v", o)
+		}
+		if o := r.expect(second, r.start(r.ctx, second)); isRemote(o) {
+			t.Errorf("%+v", o)
+		}
+		r.expectIdle()
+		if s := n.Stats(); s.Written != 1 {
+			t.Errorf("%+v", s)
+		}
+	})
+}

@@ -87,7 +87,7 @@ func TestPrefixHeld(t *testing.T) {
 		}
 		resumed := newRequest(1, 600, 5)
 		resumed.Attempt = 2
-		resumed.Generated = append(resumed.Generated, alone(t, resumed)[0].Tokens[:3])
+		resumed.Generated = append(resumed.Generated, r.alone(resumed)[0].Tokens[:3])
 		if o := r.expect(resumed, r.start(r.ctx, resumed)); isRemote(o) || o.Decision.Inputs.Tokens != 603 {
 			t.Errorf("a request whose blocks are held: %+v", o)
 		}

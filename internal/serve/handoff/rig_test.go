@@ -269,8 +269,9 @@ func (f *faultyCalls) Call(ctx context.Context, addr, method string, body []byte
 type faultyBulk struct {
 	xfer.Plane
 	killed <-chan struct{}
-	during func() // in the middle of a piece, if not nil
-	commit func() // before a note is sent, if not nil
+	during func()              // in the middle of a piece, if not nil
+	commit func()              // before a note is sent, if not nil
+	note   func([]byte) []byte // what is sent instead of a note, if not nil
 }
 
 func (f *faultyBulk) isKilled() bool {
@@ -320,14 +321,17 @@ func (w *faultyWriter) Commit(note []byte) error {
 			return errKilled()
 		}
 	}
+	if w.f.note != nil {
+		note = w.f.note(note)
+	}
 	return w.TransferWriter.Commit(note)
 }
 
 // prefillNode is a prefill worker.
 type prefillNode struct {
 	*Prefiller
-	cache  *tokenCache
-	eng    *batch.Engine
+	cache  *tokenCache // nil for other engines
+	eng    exchangeEngine
 	calls  *faultyCalls
 	bulk   *faultyBulk
 	queue  *bustest.FaultyQueue // nil for calls
@@ -364,21 +368,30 @@ func (n *prefillNode) standBy() (resume func()) {
 type rig struct {
 	t        *testing.T
 	ctx      context.Context
+	open     func(blockSize int) exchangeEngine
 	calls    *rpc.MemPlane
 	bulk     *xfer.MemPlane
-	cache    *tokenCache
-	eng      *batch.Engine
+	cache    *tokenCache // nil for other engines
+	eng      exchangeEngine
 	decoder  *Decoder
 	prefills []*prefillNode
 	outcomes chan *Outcome
 	running  sync.WaitGroup
 }
 
+// exchangeEngine is an engine of either role.
+type exchangeEngine interface {
+	engine.BlockProvider
+	engine.BlockReceiver
+	engine.LoadSource
+}
+
 // rigConfig says what a rig has.
 type rigConfig struct {
-	blocks   []int     // of the decode worker and of each prefill worker, in tokens
-	queue    bus.Queue // nil for calls
-	noCalls  bool      // what the queue does not take is not called either
+	open     func(blockSize int) exchangeEngine // nil is an engine with a tokenCache
+	blocks   []int                              // of the decode worker and of each prefill worker, in tokens
+	queue    bus.Queue                          // nil for calls
+	noCalls  bool                               // what the queue does not take is not called either
 	change   func(*DecoderConfig)
 	prefill  func(*PrefillerConfig)
 	layout   func(*engine.KVLayout) // of prefill workers, after they have stated it
@@ -420,12 +433,13 @@ func newRig(t *testing.T, cfg rigConfig) *rig {
 	if capacity == 0 {
 		capacity = 16384
 	}
-	r := &rig{t: t, calls: rpc.NewMemPlane(), cache: newTokenCache(cfg.blocks[0], capacity), outcomes: make(chan *Outcome, 4096)}
+	r := &rig{t: t, calls: rpc.NewMemPlane(), open: cfg.open, outcomes: make(chan *Outcome, 4096)}
 	bulk, err := xfer.NewMemPlane(xfer.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.bulk, r.eng = bulk, newEngine(t, r.cache)
+	r.bulk = bulk
+	r.eng, r.cache = r.newEngine(cfg.blocks[0], capacity)
 	ctx, cancel := context.WithCancel(context.Background())
 	r.ctx = ctx
 	ready := make(chan struct{})
@@ -470,6 +484,15 @@ func newRig(t *testing.T, cfg rigConfig) *rig {
 	return r
 }
 
+// newEngine returns an engine, with its cache unless it is one of open.
+func (r *rig) newEngine(blockSize, tokens int) (exchangeEngine, *tokenCache) {
+	if r.open != nil {
+		return r.open(blockSize), nil
+	}
+	c := newTokenCache(blockSize, tokens)
+	return newEngine(r.t, c), c
+}
+
 // serve serves calls in the background until ctx ends.
 func (r *rig) serve(ctx context.Context, plane rpc.Plane, addr string, h rpc.Handler) {
 	ready := make(chan struct{})
@@ -490,15 +513,15 @@ func (r *rig) peers() (peers []PrefillPeer) {
 
 func (r *rig) startPrefill(i, size int, cfg rigConfig) *prefillNode {
 	n := &prefillNode{
-		cache: newTokenCache(size, 16384), calls: newFaultyCalls(r.calls), bulk: &faultyBulk{Plane: r.bulk}, addr: fmt.Sprintf("prefill-%d", i), killed: make(chan struct{}),
+		calls: newFaultyCalls(r.calls), bulk: &faultyBulk{Plane: r.bulk}, addr: fmt.Sprintf("prefill-%d", i), killed: make(chan struct{}),
 		self: disagg.Incarnation{Worker: kv.Worker{ID: kv.WorkerID(10 + i)}, Epoch: uint64(100 + i)},
 	}
-	stated := n.cache.layout
+	n.eng, n.cache = r.newEngine(size, 16384)
+	n.bulk.killed = n.killed
+	stated, owner := n.eng.BlockLayout(), exchangeOf(r.eng.BlockLayout(), decodeSelf.Epoch)
 	if cfg.layout != nil {
 		cfg.layout(&n.cache.layout)
 	}
-	n.eng, n.bulk.killed = newEngine(r.t, n.cache), n.killed
-	owner := exchangeOf(r.cache.layout, decodeSelf.Epoch)
 	pc := PrefillerConfig{
 		Self: n.self, Exchange: exchangeOf(stated, n.self.Epoch), Job: testJob,
 		FindOwner: func(kv.Worker) *disagg.Metadata { return &owner },
@@ -559,34 +582,37 @@ func (r *rig) start(ctx context.Context, req *engine.Request) <-chan answer {
 }
 
 // alone is the answer of an engine which is alone.
-func alone(t *testing.T, req *engine.Request) []enginetest.Choice {
-	t.Helper()
-	e := newEngine(t, newTokenCache(16, 16384))
+func (r *rig) alone(req *engine.Request) []enginetest.Choice {
+	r.t.Helper()
+	e, _ := r.newEngine(16, 8192)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = e.Run(ctx) }()
 	defer func() { cancel(); <-ended }()
-	return enginetest.MustGenerate(t, ctx, e, req)
+	return enginetest.MustGenerate(r.t, ctx, e, req)
 }
 
-// expect waits for an answer and compares it with that of one engine.
+// expect waits for an answer and compares it with that of one engine. It returns how the oldest handoff ended.
 func (r *rig) expect(req *engine.Request, done <-chan answer) *Outcome {
 	r.t.Helper()
-	got := <-done
+	r.compare(req, <-done)
+	return <-r.outcomes
+}
+
+// compare compares an answer with that of one engine.
+func (r *rig) compare(req *engine.Request, got answer) {
+	r.t.Helper()
 	if got.err != nil {
 		r.t.Errorf("%s: %v", req.ID, got.err)
+		return
 	}
-	want := alone(r.t, req)
-	for i := range got.choices {
-		got.choices[i].Cached = 0
-	}
+	want := r.alone(req)
 	for i := range want {
-		want[i].Cached = 0
+		want[i].Cached, got.choices[i].Cached = 0, 0
 	}
 	if diff := cmp.Diff(want, got.choices); diff != "" {
 		r.t.Errorf("%s: not the answer of one engine (-want +got):\n%s", req.ID, diff)
 	}
-	return <-r.outcomes
 }
 
 // expectIdle checks that nothing is left of any handoff, when what tells others so has had its time.
