@@ -19,9 +19,9 @@
 //
 // # Blocks from and for other engines
 //
-// With a [BlockComputer] an engine takes blocks which another one has computed, and reads blocks for another one. Blocks
-// which are taken are written by the loop, between two batches, so that nothing else writes to the cache. Blocks which
-// are read are held by the scheduler, and are read beside the batches.
+// With a [BlockComputer] an engine takes blocks which another one has computed, and reads blocks for another one, both
+// beside the batches. What is read is held by the scheduler, and what is written is reserved. If a plan has given reserved
+// blocks to another sequence, the loop waits for the end of a write before it computes the plan.
 package batch
 
 import (
@@ -107,7 +107,8 @@ type BlockComputer interface {
 	// any goroutine, also beside ComputeBatch, which does not write to the blocks meanwhile. Its error is that of ctx.
 	ReadBlocks(ctx context.Context, dst []byte, blocks []int32) error
 	// WriteTokens writes the tokens from start to end of b into the blocks of a table: position p is in
-	// blocks[p/BlockSize]. b satisfies KVLayout.CheckImport. The loop calls it.
+	// blocks[p/BlockSize]. b satisfies KVLayout.CheckImport. It is called from any goroutine, also beside ComputeBatch,
+	// which does not use these blocks meanwhile. It must not wait: it may hold up the loop.
 	WriteTokens(blocks []int32, start, end int, b *engine.BlockData) error
 }
 

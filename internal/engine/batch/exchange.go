@@ -152,6 +152,21 @@ type blockImport struct {
 	// Owned by the loop.
 	lead *choiceSequence // the first open choice; nil before the loop has the request
 	over bool            // PrefillLocal was called
+	// room, of capacity 1, is where tokens are written; nil is nowhere. Who has it writes, and the loop takes it before
+	// it gives the blocks to another: it waits for a write of them, which waits for nothing.
+	room chan *importRoom
+}
+
+// importRoom are the reserved blocks of the tokens from start to end, in a table.
+type importRoom struct {
+	blocks     []int32
+	start, end int
+}
+
+// setRoom says where tokens are written from now on. When it returns nothing is written elsewhere.
+func (i *blockImport) setRoom(r *importRoom) {
+	<-i.room
+	i.room <- r
 }
 
 // OpenImport prepares a request whose prompt another engine computes; see [engine.BlockReceiver].
@@ -159,7 +174,9 @@ func (e *Engine) OpenImport(req *engine.Request, w engine.ImportWatcher) (engine
 	if _, err := e.blockComputer(); err != nil {
 		return nil, err
 	}
-	return &blockImport{e: e, req: req, watcher: w}, nil
+	i := &blockImport{e: e, req: req, watcher: w, room: make(chan *importRoom, 1)}
+	i.room <- nil
+	return i, nil
 }
 
 // CountCached implements [engine.BlockReceiver].
@@ -208,7 +225,10 @@ func (l *loop) reportReserved(c *choiceSequence, ready int) {
 	if c.transferEnd == 0 {
 		return
 	}
-	if ready >= c.transferEnd {
+	if ready < c.transferEnd {
+		_, blocks := l.sched.SequenceBlocks(c.id)
+		c.request.imp.setRoom(&importRoom{blocks: slices.Clone(blocks), start: ready, end: c.transferEnd})
+	} else {
 		c.transferEnd = 0
 	}
 	c.request.imp.watcher.BlocksReserved(ready)
@@ -221,15 +241,23 @@ func (l *loop) reportReclaimed() {
 		if c == nil || c.transferEnd == 0 {
 			continue
 		}
+		c.closeImport()
 		c.request.imp.watcher.BlocksReclaimed()
 		c.reserved = false
-		l.endImport(c)
+		l.startMissing(c)
 	}
 }
 
-// endImport makes c one whose missing tokens are computed here.
-func (l *loop) endImport(c *choiceSequence) {
-	c.transferEnd = 0
+// closeImport ends the import of c, if there is one. When it returns nothing is written to its blocks.
+func (c *choiceSequence) closeImport() {
+	if c.transferEnd > 0 {
+		c.transferEnd = 0
+		c.request.imp.setRoom(nil)
+	}
+}
+
+// startMissing encodes what c needs, whose tokens were not imported, and accepts it if that is nothing.
+func (l *loop) startMissing(c *choiceSequence) {
 	if len(c.unfinished) > 0 {
 		ready, _ := l.sched.SequenceBlocks(c.id)
 		if !c.reserved {
@@ -250,34 +278,60 @@ func (i *blockImport) PrefillLocal() {
 func (i *blockImport) prefillLocal(l *loop) error {
 	i.over = true
 	if c := i.lead; c != nil && c.transferEnd > 0 && !c.request.finished {
+		c.closeImport()
 		l.sched.FinishTransfer(c.id)
-		l.endImport(c)
+		l.startMissing(c)
 	}
 	return nil
 }
 
-// ImportBlocks implements [engine.BlockImport].
+// ImportBlocks implements [engine.BlockImport]. It writes the blocks beside the batches.
 func (i *blockImport) ImportBlocks(ctx context.Context, b *engine.BlockData, cached int) error {
-	return i.e.callLoop(ctx, func(l *loop) error { return l.importBlocks(i.lead, b, cached) })
+	if err := i.writeBlocks(b); err != nil {
+		return err
+	}
+	return i.e.callLoop(ctx, func(l *loop) error { return l.finishImport(i.lead, cached) })
 }
 
-// importBlocks writes blocks into those of c.
-func (l *loop) importBlocks(c *choiceSequence, b *engine.BlockData, cached int) error {
-	if c == nil || c.request.finished || !c.reserved || c.transferEnd == 0 {
-		return fault.New(fault.Conflict, "no blocks are reserved for the import")
-	}
-	computer, layout := l.computer.(BlockComputer), l.BlockLayout()
-	ready, blocks := l.sched.SequenceBlocks(c.id)
-	if err := layout.CheckImport(b, ready, c.transferEnd); err != nil {
+// writeBlocks writes b into the reserved blocks.
+func (i *blockImport) writeBlocks(b *engine.BlockData) error {
+	computer, err := i.e.blockComputer()
+	if err != nil {
 		return err
 	}
-	if err := computer.WriteTokens(blocks, ready, c.transferEnd, b); err != nil {
+	room := <-i.room
+	defer func() { i.room <- room }()
+	if room == nil {
+		return i.e.notReserved()
+	}
+	layout := computer.BlockLayout()
+	if err := layout.CheckImport(b, room.start, room.end); err != nil {
 		return err
 	}
-	if !l.sched.ImportTokens(c.id, c.transferEnd) {
+	return computer.WriteTokens(room.blocks, room.start, room.end, b)
+}
+
+// notReserved returns why nothing can be imported.
+func (e *Engine) notReserved() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.mu.phase == phaseStopped {
+		return stoppedError()
+	}
+	return fault.New(fault.Conflict, "no blocks are reserved for the import")
+}
+
+// finishImport makes the tokens of c computed, which have been written.
+func (l *loop) finishImport(c *choiceSequence, cached int) error {
+	if c == nil || c.request.finished || c.transferEnd == 0 {
+		return l.notReserved()
+	}
+	end := c.transferEnd
+	c.closeImport()
+	if !l.sched.ImportTokens(c.id, end) {
 		return fault.New(fault.Internal, "the blocks of an import are not reserved; report this")
 	}
-	c.ready, c.transferEnd = c.transferEnd, 0
+	c.ready = end
 	c.request.cached = max(c.request.cached, min(cached, len(c.request.req.Prompt)))
 	l.acceptEncoded(c)
 	return nil

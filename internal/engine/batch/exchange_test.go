@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -25,6 +26,7 @@ import (
 type blockDice struct {
 	Computer
 	layout engine.KVLayout
+	write  func() // called by WriteTokens before it writes; nil is nothing
 	mu     struct {
 		sync.Mutex
 		slots    []kv.Token // of all blocks
@@ -94,6 +96,9 @@ func (b *blockDice) ReadBlocks(ctx context.Context, dst []byte, blocks []int32) 
 }
 
 func (b *blockDice) WriteTokens(blocks []int32, start, end int, data *engine.BlockData) error {
+	if b.write != nil {
+		b.write()
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for p := start; p < end; p++ {
@@ -353,6 +358,84 @@ func testImportReclaimed(t *testing.T) {
 	g.expect(t, "while the older one grows", "reclaimed", "preempted")
 	if err := g.imp.ImportBlocks(ctx, blocksOf(req.Prompt, 8), 0); fault.CodeOf(err) != fault.Conflict {
 		t.Errorf("after that: %v", err)
+	}
+	expectIdle(t, e)
+}
+
+// TestImportBesideBatches: blocks are written while a batch is computed. A plan which takes them away is not computed before
+// the write ends.
+func TestImportBesideBatches(t *testing.T) { synctest.Test(t, testImportBesideBatches) }
+
+func testImportBesideBatches(t *testing.T) {
+	req := greedy(2, 40, 5)
+	want := answerOf(t, req)
+	e, b := exchanging(t, 8, nil)
+	g := closed(e)
+	e.computer = exchangeOf{b, g}
+	writes := 0
+	b.write = func() { writes++ }
+	ctx := enginetest.Start(t, e)
+	imp := startImport(t, ctx, e, req)
+	imp.expect(t, "at first", "reserved, 0 held")
+	other := startImport(t, ctx, e, greedy(3, 20, 2))
+	other.imp.PrefillLocal()
+	<-g.Enter // in a batch
+	imported := make(chan error, 1)
+	go func() { imported <- imp.imp.ImportBlocks(ctx, blocksOf(req.Prompt, 8), 0) }()
+	synctest.Wait()
+	if writes != 1 || len(imported) > 0 {
+		t.Errorf("%d writes during a batch, and the import has ended: %v", writes, len(imported) > 0)
+	}
+	g.Leave <- struct{}{}
+	g.Open(t)
+	if err := <-imported; err != nil {
+		t.Error(err)
+	}
+	imp.expectAnswer(t, "imported", want, 0)
+
+	// The older one grows while the other's blocks are written.
+	older := greedy(1, 30, 20)
+	wantOlder := answerOf(t, older)
+	e, b = exchanging(t, 8, func(c *Config) { c.Card.Blocks = 10 })
+	written := false
+	e.computer = planWatch{b, func(p *paged.Step) {
+		if len(p.Preempted) > 0 && !written {
+			t.Error("the plan is computed while blocks are written which it has given away")
+		}
+	}}
+	ctx = enginetest.Start(t, e)
+	first := startImport(t, ctx, e, older)
+	first.expect(t, "the older one", "reserved, 0 held")
+	imp = startImport(t, ctx, e, req)
+	imp.expect(t, "the other", "reserved, 0 held")
+	b.write = func() {
+		time.Sleep(time.Second)
+		written = true
+	}
+	go func() { imported <- imp.imp.ImportBlocks(ctx, blocksOf(req.Prompt, 8), 0) }()
+	synctest.Wait()
+	first.imp.PrefillLocal()
+	if err := <-imported; fault.CodeOf(err) != fault.Conflict {
+		t.Errorf("its blocks were taken away: %v", err)
+	}
+	first.expectAnswer(t, "the older one", wantOlder, 0)
+	imp.expectAnswer(t, "the other", want, 0)
+	imp.expect(t, "the other", "reclaimed")
+	expectIdle(t, e)
+
+	// A request ends while its blocks are written.
+	written = false
+	imp = startImport(t, ctx, e, greedy(4, 40, 5))
+	imp.expect(t, "at first", "reserved, 0 held")
+	go func() { imported <- imp.imp.ImportBlocks(ctx, blocksOf(greedy(4, 40, 5).Prompt, 8), 0) }()
+	synctest.Wait()
+	imp.stop()
+	synctest.Wait()
+	if e.Load().UsedBlocks == 0 && !written {
+		t.Error("blocks are free while they are written")
+	}
+	if err := <-imported; fault.CodeOf(err) != fault.Conflict {
+		t.Errorf("the request has ended: %v", err)
 	}
 	expectIdle(t, e)
 }

@@ -217,6 +217,7 @@ func (l *loop) failRequest(r *request, err error) {
 
 func (l *loop) removeChoice(c *choiceSequence) {
 	if c.scheduled {
+		c.closeImport()
 		l.sched.RemoveSequence(c.id)
 		delete(l.scheduled, c.id)
 		if len(c.unfinished) > 0 {

@@ -37,7 +37,8 @@ type BlockBytes struct {
 }
 
 // WriteTokens sets the keys and values of the tokens from start to end of a sequence in its blocks: position p is in
-// blocks[p/blockSize]. src has blocks with all of them, of any size. It must not run beside Forward.
+// blocks[p/blockSize]. src has blocks with all of them, of any size. It may run beside Forward, if that does not
+// use the blocks.
 func (c *Cache) WriteTokens(blocks []int32, start, end int, src *BlockBytes) error {
 	size := c.model.cfg.BlockBytes(max(src.Size, 1))
 	switch {
