@@ -422,12 +422,7 @@ func (x *exchange) finishTransfer(ctx context.Context, t *landing, receipt xfer.
 		return
 	}
 	x.d.cfg.Log.DebugContext(ctx, "the blocks of a prompt did not come", "request", x.req.ID, "error", err)
-	select {
-	case <-x.reclaimed: // before the engine refused the blocks
-		x.queue = x.machine.ReclaimBlocks(x.queue)
-	default:
-		x.queue = x.machine.HandleTransferFailed(x.d.now(), t.ref, x.queue)
-	}
+	x.queue = x.machine.HandleTransferFailed(x.d.now(), t.ref, x.queue)
 }
 
 // importBlocks gives the engine the blocks which have arrived, with a note.

@@ -130,6 +130,34 @@ func TestPrefillWorkerStands(t *testing.T) {
 	}
 }
 
+// TestLateWriter: a writer which goes on after its transfer was closed, while another worker writes, writes nothing.
+func TestLateWriter(t *testing.T) {
+	eachWay(t, "in mid-transfer", func(t *testing.T, q bus.Queue) {
+		r := newRig(t, rigConfig{blocks: []int{16, 64, 64}, queue: q})
+		first, second, goOn, written := r.prefills[0], r.prefills[1], make(chan struct{}), make(chan error, 1)
+		resume := second.standBy()
+		first.bulk.deaf = true
+		first.bulk.during = sync.OnceFunc(func() {
+			first.calls.blockCalls(engine.MethodProgress)
+			first.standBy()
+			resume()
+			<-goOn
+		})
+		first.bulk.after = func(err error) { written <- err }
+		second.bulk.during = sync.OnceFunc(func() {
+			close(goOn)
+			if err := <-written; err == nil {
+				t.Error("a closed transfer takes bytes")
+			}
+		})
+		req := newRequest(1, large, 5)
+		if o := r.expect(req, r.start(r.ctx, req)); !isRemote(o) || o.Jobs != 2 {
+			t.Errorf("%+v", o)
+		}
+		r.expectIdle()
+	})
+}
+
 // TestPrefillWorkerStops: a worker which is stopped says so.
 func TestPrefillWorkerStops(t *testing.T) {
 	for _, stage := range stages {

@@ -270,6 +270,8 @@ type faultyBulk struct {
 	xfer.Plane
 	killed <-chan struct{}
 	during func()              // in the middle of a piece, if not nil
+	deaf   bool                // nothing but the owner ends a transfer
+	after  func(error)         // gets the end of a write, if not nil
 	commit func()              // before a note is sent, if not nil
 	note   func([]byte) []byte // what is sent instead of a note, if not nil
 }
@@ -288,6 +290,9 @@ func errKilled() error { return fault.New(fault.Unavailable, "the process is kil
 func (f *faultyBulk) Open(ctx context.Context, d xfer.Descriptor) (xfer.TransferWriter, error) {
 	if f.isKilled() {
 		return nil, errKilled()
+	}
+	if f.deaf {
+		ctx = context.WithoutCancel(ctx)
 	}
 	w, err := f.Plane.Open(ctx, d)
 	if err != nil {
@@ -312,7 +317,11 @@ func (w *faultyWriter) Write(p []byte) error {
 	if w.f.during(); w.f.isKilled() {
 		return errKilled()
 	}
-	return w.TransferWriter.Write(p[half:])
+	err := w.TransferWriter.Write(p[half:])
+	if w.f.after != nil {
+		w.f.after(err)
+	}
+	return err
 }
 
 func (w *faultyWriter) Commit(note []byte) error {
