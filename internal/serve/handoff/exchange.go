@@ -145,9 +145,6 @@ func (x *exchange) handleNext(ctx context.Context, tick <-chan time.Time) {
 func (x *exchange) close() {
 	x.d.closeExchange(x)
 	close(x.closed)
-	if x.endJob != nil {
-		x.endJob()
-	}
 	x.endPull(nil)
 	x.buffer = nil
 	x.d.reserveLanding(-x.reserved)

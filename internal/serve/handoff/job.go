@@ -46,7 +46,7 @@ func (p *Prefiller) doJob(ctx context.Context, stop <-chan struct{}, req *engine
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		j.perform(ctx, cancel)
+		j.perform(ctx)
 		at, live := j.machine.Deadline()
 		if !live {
 			return
@@ -90,7 +90,7 @@ func (j *job) post(f func()) {
 }
 
 // perform performs the effects of the machine.
-func (j *job) perform(ctx context.Context, cancel context.CancelFunc) {
+func (j *job) perform(ctx context.Context) {
 	for len(j.queue) > 0 {
 		e := j.queue[0]
 		j.queue = j.queue[1:]
@@ -112,8 +112,7 @@ func (j *job) perform(ctx context.Context, cancel context.CancelFunc) {
 			j.running.Go(func() {
 				j.p.within(ctx, func(ctx context.Context) error { return j.source.giveBack(ctx, e.Reason) })
 			})
-		case disagg.ReleasePrompt:
-			cancel()
+		case disagg.ReleasePrompt: // the job is over: doJob ends what runs
 		}
 	}
 }
