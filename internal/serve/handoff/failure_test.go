@@ -520,3 +520,42 @@ func TestDrain(t *testing.T) {
 		}
 	})
 }
+
+// lateQueue delivers a job when its pull ends.
+type lateQueue struct{ bus.Queue }
+
+func (q lateQueue) Pull(ctx context.Context) (bus.Delivery, error) {
+	<-ctx.Done()
+	return q.Queue.Pull(context.WithoutCancel(ctx))
+}
+
+// TestJobAtTheEnd: a job which comes as its worker stops goes back to the queue. Its decode worker is told nothing.
+func TestJobAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(t)
+		r := newRig(t, rigConfig{blocks: []int{16, 64}, queue: q})
+		resume := r.prefills[0].standBy()
+		req := newRequest(1, 400, 5)
+		done := r.start(r.ctx, req)
+		synctest.Wait()
+		cfg := r.prefills[0].cfg
+		cfg.Concurrency = 1
+		p, err := NewPrefiller(cfg, r.prefills[0].eng, r.calls, r.bulk)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(r.ctx)
+		cancel()
+		if err := p.Run(ctx, lateQueue{q}); err != nil {
+			t.Error(err)
+		}
+		if s := p.Stats(); s.Jobs != 0 {
+			t.Errorf("%+v", s)
+		}
+		resume()
+		if o := r.expect(req, done); !isRemote(o) || o.Jobs != 1 {
+			t.Errorf("%+v", o)
+		}
+		r.expectIdle()
+	})
+}

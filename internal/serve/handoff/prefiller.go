@@ -169,6 +169,10 @@ func (p *Prefiller) doQueue(ctx, pulling context.Context, q bus.Queue) {
 			continue
 		}
 		retry.Reset()
+		if ctx.Err() != nil || pulling.Err() != nil { // it came as the pull ended: it is another worker's
+			p.within(ctx, func(ctx context.Context) error { return q.Release(ctx, d) })
+			return
+		}
 		p.doDelivery(ctx, q, d)
 	}
 }
