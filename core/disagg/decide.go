@@ -97,6 +97,8 @@ type SplitInputs struct {
 	// A transfer takes TransferFixedMs, and TransferTokenMs for each token whose block moves.
 	TransferFixedMs float64 `json:"transfer_fixed_ms"`
 	TransferTokenMs float64 `json:"transfer_token_ms"`
+	// NoRoom says that the decode worker has no memory in which the blocks could arrive.
+	NoRoom bool `json:"no_room,omitempty"`
 }
 
 // MovedRange returns the tokens whose blocks would move, half open. It is empty if start is end.
@@ -142,6 +144,7 @@ const (
 	PolicyIsNever SplitReason = iota
 	NoPrefillWorkers
 	AllBlocksHeld
+	NoLandingRoom
 	PolicyIsAlways
 	ShortPrefill
 	FullQueue
@@ -158,8 +161,8 @@ func (r SplitReason) String() string {
 		return "unknown reason"
 	}
 	return [splitReasons]string{
-		"the policy is never", "there are no prefill workers", "all blocks which could move are held", "the policy is always",
-		"the prefill is short", "the queue is full", "the prefill is long", "local prefill costs no more", "remote prefill costs less",
+		"the policy is never", "there are no prefill workers", "all blocks which could move are held",
+		"no memory is free for blocks which arrive", "the policy is always", "the prefill is short", "the queue is full", "the prefill is long", "local prefill costs no more", "remote prefill costs less",
 	}[r]
 }
 
@@ -205,6 +208,8 @@ func (d *Decision) applyRules(c *SplitConfig, held bool) (remote bool, why Split
 		return false, NoPrefillWorkers
 	case held:
 		return false, AllBlocksHeld
+	case in.NoRoom:
+		return false, NoLandingRoom
 	case c.Policy == AlwaysRemote:
 		return true, PolicyIsAlways
 	case c.Policy == ByThreshold && in.Tokens-in.Cached <= c.MaxLocalPrefillLength:

@@ -148,8 +148,13 @@ const (
 	MethodPassthrough = "pass"
 	// MethodEncode takes an EncodeRequest and answers with Encoded frames, one for each object.
 	MethodEncode = "encode"
-	// MethodPrefill takes a PrefillRequest and answers with Prefilled frames.
+	// MethodPrefill takes a PrefillRequest. It has no frames, and ends when the worker is done with the job.
 	MethodPrefill = "prefill"
+	// MethodPull takes a PullRequest and answers with Pulled frames. It lasts as long as the work on the prompt: a caller
+	// which goes away has given it up, and the end of the call says that it is not wanted any more.
+	MethodPull = "pull"
+	// MethodProgress takes a Prefilled. It has no frames: it is Conflict if the work is not wanted any more.
+	MethodProgress = "progress"
 	// MethodFetch takes a FetchRequest and answers with Fetched frames.
 	MethodFetch = "fetch"
 	// MethodPing takes nothing and answers with one frame, a Pong as JSON.

@@ -86,18 +86,22 @@ func (l *KVLayout) Metadata() disagg.Metadata {
 	return disagg.Metadata{BlockSize: l.BlockSize, TokenBytes: l.BlockBytes / max(l.BlockSize, 1), Layout: l.Order, Type: l.Type.String(), Numerics: l.Numerics}
 }
 
-// CheckImport returns nil if an engine whose blocks have layout l can take the tokens from start to end of b.
-func (l *KVLayout) CheckImport(b *BlockData, start, end int) error {
-	from, to := b.Layout.Metadata(), l.Metadata()
-	here := []disagg.TransportAddress{{Name: "none"}} // the bytes are here already
-	from.Transports, to.Transports = here, here
-	for _, m := range [...]*disagg.Metadata{&from, &to} {
-		m.Epoch = 1
+// CheckWriter returns nil if an engine whose blocks have layout l can take blocks of an engine with layout from.
+func (l *KVLayout) CheckWriter(from *KVLayout) error {
+	writer, owner := from.Metadata(), l.Metadata()
+	here := []disagg.TransportAddress{{Name: "none"}} // the bytes come somehow
+	for _, m := range [...]*disagg.Metadata{&writer, &owner} {
+		m.Epoch, m.Transports = 1, here
 		if err := m.Validate(); err != nil {
 			return err
 		}
 	}
-	if err := disagg.CheckExchange(&from, &to); err != nil {
+	return disagg.CheckExchange(&writer, &owner)
+}
+
+// CheckImport returns nil if an engine whose blocks have layout l can take the tokens from start to end of b.
+func (l *KVLayout) CheckImport(b *BlockData, start, end int) error {
+	if err := l.CheckWriter(&b.Layout); err != nil {
 		return err
 	}
 	if b.Layout.BlockBytes%b.Layout.BlockSize != 0 {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"penstock/core/disagg"
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/media"
@@ -142,10 +143,12 @@ type Encoded struct {
 	Load int
 }
 
-// PrefillRequest asks a worker to compute a prompt for another one, of the method [MethodPrefill]. It has no
-// token: the prefill worker fetches the prompt by Handle.
+// PrefillRequest is a job: it asks a worker to compute a prompt for another one. It is the data of a job in the queue of
+// prefill workers, and the request of the method [MethodPrefill]. It has no token and no text: the prefill worker fetches
+// the prompt by Handle.
 type PrefillRequest struct {
-	ID      string
+	ID string
+	// Attempt and Epoch are the disagg.AttemptRef. Epoch is also that of the registration of Decode.
 	Attempt uint32
 	Model   string
 	// Decode and Epoch name the incarnation of the worker that waits for the blocks, Addr its address on the
@@ -153,15 +156,20 @@ type PrefillRequest struct {
 	Decode kv.Worker
 	Epoch  uint64
 	Addr   string
-	// Handle is what [MethodFetch] at Addr takes for the prompt: a Request of leg prefill.
+	// Handle is what [MethodPull] at Addr takes for the prompt.
 	Handle []byte
 	// Tokens is the length of the prompt, Held the number of its first tokens whose blocks the decode worker
 	// holds: they are not transferred.
 	Tokens, Held int
 	// Budget is how long the work may take from its receipt, in milliseconds; 0 is without a limit.
 	Budget int
-	// Into describes where the blocks go.
+	// Into says which blocks are wanted. It has no Descriptor: that comes with the prompt.
 	Into BlockHandoff
+}
+
+// Ref returns the attempt which the job belongs to.
+func (r *PrefillRequest) Ref() disagg.AttemptRef {
+	return disagg.AttemptRef{Epoch: r.Epoch, Attempt: r.Attempt}
 }
 
 // Validate checks the shape of the request. It returns a *fault.Error of code Invalid, or nil.
@@ -179,8 +187,10 @@ func (r *PrefillRequest) Validate() error {
 	return (&Handoff{Blocks: &r.Into}).validate()
 }
 
-// Prefilled is a frame of the answer to a PrefillRequest: how far the work is. The last one has Done.
+// Prefilled says how far the work on a job is. The prefill worker calls [MethodProgress] with it, and ends the transfer
+// of the blocks with it as the note, which has Done.
 type Prefilled struct {
+	// Attempt and Epoch are those of the job.
 	Attempt uint32
 	// Computed are the tokens of the prompt computed so far, Cached the tokens which the prefill worker's cache had.
 	Computed, Cached int
@@ -190,6 +200,79 @@ type Prefilled struct {
 	// Done says that all blocks have been written, and Digest is the digest of their bytes.
 	Done   bool
 	Digest []byte
+	Epoch  uint64
+	// By and ByEpoch name the incarnation of the prefill worker.
+	By      kv.Worker
+	ByEpoch uint64
+	GaveUp  GaveUp
+}
+
+// Ref returns the attempt which the progress belongs to.
+func (p *Prefilled) Ref() disagg.AttemptRef {
+	return disagg.AttemptRef{Epoch: p.Epoch, Attempt: p.Attempt}
+}
+
+// Prefiller returns the incarnation of the prefill worker.
+func (p *Prefilled) Prefiller() disagg.Incarnation {
+	return disagg.Incarnation{Worker: p.By, Epoch: p.ByEpoch}
+}
+
+// GaveUp says whether a prefill worker has given a job up, and why. The numbers are part of the wire format: append only.
+// A number which is not known is a failure.
+type GaveUp uint8
+
+// The values of GaveUp.
+const (
+	GoesOn GaveUp = iota
+	GaveUpFailed
+	// GaveUpIncompatible says that the two workers cannot exchange blocks.
+	GaveUpIncompatible
+)
+
+// PullRequest claims a job and asks for its prompt, of the method [MethodPull].
+type PullRequest struct {
+	ID string
+	// Attempt, Epoch and Handle are those of the job.
+	Attempt uint32
+	Epoch   uint64
+	Handle  []byte
+	// From says who asks, and how its blocks are read: its Worker, Epoch and Layout. Start and End are those of the job.
+	From BlockHandoff
+}
+
+// Ref returns the attempt which is claimed.
+func (r *PullRequest) Ref() disagg.AttemptRef {
+	return disagg.AttemptRef{Epoch: r.Epoch, Attempt: r.Attempt}
+}
+
+// Prefiller returns the incarnation of the prefill worker.
+func (r *PullRequest) Prefiller() disagg.Incarnation {
+	return disagg.Incarnation{Worker: r.From.Worker, Epoch: r.From.Epoch}
+}
+
+// Validate checks the shape of the request. It returns a *fault.Error of code Invalid, or nil.
+func (r *PullRequest) Validate() error {
+	switch {
+	case r.Attempt == 0:
+		return fault.InvalidParam("attempt", "attempts are numbered from 1")
+	case len(r.Handle) == 0 || len(r.Handle) > MaxHandle:
+		return fault.InvalidParam("handle", "a handle has 1 to %d bytes, not %d", MaxHandle, len(r.Handle))
+	}
+	return (&Handoff{Blocks: &r.From}).validate()
+}
+
+// Pulled is a frame of the answer to a PullRequest: the prompt in pieces. The call stays open after the last one, until
+// the work is done or not wanted any more.
+type Pulled struct {
+	Attempt uint32
+	// Budget is how long the work may take from now on, in milliseconds; in the first frame.
+	Budget int
+	// Data is the next piece of an encoded Request of leg prefill, whose Handoff has the Descriptor of the transfer; at
+	// most MaxPiece bytes.
+	Data []byte
+	// Total is the size of the whole in bytes; in the last frame, which has Last.
+	Last  bool
+	Total uint64
 }
 
 // FetchRequest asks the process that wrote a handle for what it names, of the method [MethodFetch].

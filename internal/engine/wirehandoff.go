@@ -170,6 +170,65 @@ func (p *Prefilled) codeFields(c *wireCodec) {
 	c.codeUint64(5, &p.Bytes)
 	c.codeBool(6, &p.Done)
 	c.codeBytesUpTo(7, &p.Digest, maxDigest)
+	c.codeFixed(8, &p.Epoch)
+	c.codeWorker(9, &p.By)
+	c.codeFixed(11, &p.ByEpoch)
+	codeUint8(c, 12, &p.GaveUp)
+}
+
+// AppendPullRequest appends the encoding of r to dst.
+func AppendPullRequest(dst []byte, r *PullRequest) []byte {
+	c := wireCodec{dst: append(dst, legVersion)}
+	r.codeFields(&c)
+	return c.dst
+}
+
+// DecodePullRequest sets r to the request that b encodes and keeps nothing of b. It fails on malformed bytes. After an
+// error r is unspecified.
+func DecodePullRequest(b []byte, r *PullRequest) error {
+	c, err := newDecoder("request to pull", b, legVersion)
+	if err != nil {
+		return err
+	}
+	r.codeFields(&c)
+	return c.finish()
+}
+
+// codeFields codes the fields of r. Their numbers are never reused.
+func (r *PullRequest) codeFields(c *wireCodec) {
+	codeString(c, 1, &r.ID)
+	c.codeUint32(2, &r.Attempt)
+	c.codeFixed(3, &r.Epoch)
+	c.codeBytesUpTo(4, &r.Handle, MaxHandle)
+	c.codeMessage(5, r.From.codeFields)
+}
+
+// AppendPulled appends the encoding of p to dst.
+func AppendPulled(dst []byte, p *Pulled) []byte {
+	c := wireCodec{dst: append(dst, legVersion)}
+	p.codeFields(&c)
+	return c.dst
+}
+
+// DecodePulled sets p to the frame that b encodes and keeps nothing of b. It fails on malformed bytes. After an error p
+// is unspecified.
+func DecodePulled(b []byte, p *Pulled) error {
+	c, err := newDecoder("piece of a prompt", b, legVersion)
+	if err != nil {
+		return err
+	}
+	p.codeFields(&c)
+	return c.finish()
+}
+
+// codeFields codes the fields of p. Their numbers are never reused. Data reuses its memory.
+func (p *Pulled) codeFields(c *wireCodec) {
+	c.codeUint32(1, &p.Attempt)
+	c.codeInt(2, &p.Budget)
+	c.codeBytes(3, &p.Data)
+	c.codeBool(4, &p.Last)
+	c.codeUint64(5, &p.Total)
+	c.in.failUnless(!c.decoding || len(p.Data) <= MaxPiece && p.Budget >= 0)
 }
 
 // AppendFetchRequest appends the encoding of r to dst.

@@ -63,6 +63,14 @@ func fullPrefilled() *Prefilled {
 	return &Prefilled{Attempt: 2, Computed: 284, Cached: 16, Blocks: 18, Bytes: 1 << 40, Done: true, Digest: []byte{1, 2}}
 }
 
+func fullPull() *PullRequest {
+	return &PullRequest{ID: "r1", Attempt: 2, Epoch: 3, Handle: []byte{1}, From: *fullBlocks()}
+}
+
+func fullPulled() *Pulled {
+	return &Pulled{Attempt: 2, Budget: 2000, Data: []byte{3}, Last: true, Total: 1 << 40}
+}
+
 func fullFetch() *FetchRequest {
 	return &FetchRequest{ID: "r1", Attempt: 2, Handle: []byte{1}, Into: []byte{2}}
 }
@@ -76,6 +84,9 @@ func legMessages() map[string]message {
 	delta := &Delta{Attempt: 1, Finish: FinishLength, Handoff: fullHandoff()}
 	cachedOnly := &EncodeRequest{ID: "r1", Attempt: 1, Model: "m", Objects: fullObjects()[:1], CachedOnly: true}
 	loaded := &Encoded{Attempt: 1, Rows: *handleRows(), Load: 3}
+	progress := changed(fullPrefilled(), func(p *Prefilled) {
+		p.Epoch, p.By, p.ByEpoch, p.GaveUp = 3, kv.Worker{ID: 9, Rank: 1}, 1<<63, GaveUpIncompatible
+	})
 	ordered := changed(fullPrefill(), func(r *PrefillRequest) { r.Into.Layout.Order = "k-v" })
 	handedOff := &Encoded{Attempt: 1, Object: 2, Cached: true, Load: 1, Handoff: []byte(`{"ab":{"item_indices":[0]}}`)}
 	return map[string]message{
@@ -118,6 +129,18 @@ func legMessages() map[string]message {
 		"prefilled": {
 			fullPrefilled(), func(b []byte) (any, error) { got := new(Prefilled); return got, DecodePrefilled(b, got) },
 			func() []byte { return AppendPrefilled(nil, fullPrefilled()) },
+		},
+		"progress": {
+			progress, func(b []byte) (any, error) { got := new(Prefilled); return got, DecodePrefilled(b, got) },
+			func() []byte { return AppendPrefilled(nil, progress) },
+		},
+		"pull": {
+			fullPull(), func(b []byte) (any, error) { got := new(PullRequest); return got, DecodePullRequest(b, got) },
+			func() []byte { return AppendPullRequest(nil, fullPull()) },
+		},
+		"pulled": {
+			fullPulled(), func(b []byte) (any, error) { got := new(Pulled); return got, DecodePulled(b, got) },
+			func() []byte { return AppendPulled(nil, fullPulled()) },
 		},
 		"fetch": {
 			fullFetch(), func(b []byte) (any, error) { got := new(FetchRequest); return got, DecodeFetchRequest(b, got) },
@@ -215,6 +238,12 @@ func TestMalformedLegMessages(t *testing.T) {
 	if err := DecodeFetched(appendBytes([]byte{legVersion}, 2, make([]byte, MaxPiece+1)), new(Fetched)); fault.CodeOf(err) != fault.Invalid {
 		t.Errorf("a large piece: %v", err)
 	}
+	if err := DecodePulled(appendBytes([]byte{legVersion}, 3, make([]byte, MaxPiece+1)), new(Pulled)); fault.CodeOf(err) != fault.Invalid {
+		t.Errorf("a large piece of a prompt: %v", err)
+	}
+	if err := DecodePulled(appendInt([]byte{legVersion}, 2, -1), new(Pulled)); fault.CodeOf(err) != fault.Invalid {
+		t.Errorf("a negative budget: %v", err)
+	}
 	// A rejected length must not be allocated: the field claims 256 MiB and has none of them.
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -265,6 +294,10 @@ func TestValidateLegs(t *testing.T) {
 		"prefill in negative time":   {changed(fullPrefill(), func(r *PrefillRequest) { r.Budget = -1 }), false},
 		"prefill in a long order":    {changed(fullPrefill(), func(r *PrefillRequest) { r.Into.Layout.Order = strings.Repeat("o", maxOrder+1) }), false},
 		"prefill into nothing":       {changed(fullPrefill(), func(r *PrefillRequest) { r.Into = BlockHandoff{} }), false},
+		"pull":                       {fullPull(), true},
+		"pull, attempt 0":            {changed(fullPull(), func(r *PullRequest) { r.Attempt = 0 }), false},
+		"pull without a handle":      {changed(fullPull(), func(r *PullRequest) { r.Handle = nil }), false},
+		"pull from nobody":           {changed(fullPull(), func(r *PullRequest) { r.From = BlockHandoff{} }), false},
 		"fetch":                      {fullFetch(), true},
 		"fetch, attempt 0":           {changed(fullFetch(), func(r *FetchRequest) { r.Attempt = 0 }), false},
 		"fetch without a handle":     {changed(fullFetch(), func(r *FetchRequest) { r.Handle = nil }), false},
@@ -293,9 +326,14 @@ func TestLegMessageBytes(t *testing.T) {
 			ID: "r1", Attempt: 1, Model: "m", Decode: kv.Worker{ID: 7}, Epoch: 3, Addr: "a:1", Handle: []byte{5}, Tokens: 3,
 			Into: BlockHandoff{Worker: kv.Worker{ID: 7}, Epoch: 3, End: 3, Layout: KVLayout{BlockSize: 16, BlockBytes: 64, Type: media.Float32}},
 		}),
-		"prefilled": AppendPrefilled(nil, &Prefilled{Attempt: 1, Computed: 3, Blocks: 1, Bytes: 64, Done: true}),
-		"fetch":     AppendFetchRequest(nil, &FetchRequest{ID: "r1", Attempt: 1, Handle: []byte{5}}),
-		"fetched":   AppendFetched(nil, &Fetched{Attempt: 1, Data: []byte("hi"), Last: true, Total: 2}),
+		"prefilled": AppendPrefilled(nil, &Prefilled{Attempt: 1, Blocks: 1, Bytes: 64, Done: true, Epoch: 3, By: kv.Worker{ID: 9}, ByEpoch: 4}),
+		"pull": AppendPullRequest(nil, &PullRequest{
+			ID: "r1", Attempt: 1, Epoch: 3, Handle: []byte{5},
+			From: BlockHandoff{Worker: kv.Worker{ID: 9}, Epoch: 4, End: 3, Layout: KVLayout{BlockSize: 16, BlockBytes: 64, Type: media.Float32}},
+		}),
+		"pulled":  AppendPulled(nil, &Pulled{Attempt: 1, Budget: 2000, Data: []byte("hi"), Last: true, Total: 2}),
+		"fetch":   AppendFetchRequest(nil, &FetchRequest{ID: "r1", Attempt: 1, Handle: []byte{5}}),
+		"fetched": AppendFetched(nil, &Fetched{Attempt: 1, Data: []byte("hi"), Last: true, Total: 2}),
 	} {
 		digits := hex.EncodeToString(b)
 		var spaced []string
@@ -320,6 +358,8 @@ func FuzzDecodeLegMessages(f *testing.F) {
 		checkReencoding(t, b, DecodeEncoded, AppendEncoded)
 		checkReencoding(t, b, DecodePrefillRequest, AppendPrefillRequest)
 		checkReencoding(t, b, DecodePrefilled, AppendPrefilled)
+		checkReencoding(t, b, DecodePullRequest, AppendPullRequest)
+		checkReencoding(t, b, DecodePulled, AppendPulled)
 		checkReencoding(t, b, DecodeFetchRequest, AppendFetchRequest)
 		checkReencoding(t, b, DecodeFetched, AppendFetched)
 	})

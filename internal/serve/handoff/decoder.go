@@ -1,0 +1,300 @@
+// Package handoff moves the prefill of requests to other workers: the shells of the machines in core/disagg.
+//
+// A [Decoder] belongs to a decode worker. It serves requests as an engine does, and for each decides where the prompt is
+// computed. A [Prefiller] belongs to a prefill worker: it takes jobs from a queue or from calls, computes prompts, and
+// writes their blocks into the memory of the decode worker. A [JobPlacer] brings jobs from one to the other.
+//
+// # Failures
+//
+// A failed prefill never fails a request. Each side which gives up tells the other, by the method progress or by the end
+// of the call of pull, and neither depends on it: the machines have deadlines.
+//
+// # Bounds
+//
+// The memory for blocks which arrive has a budget. It is reserved before a job is made, and a request for which there is
+// none is prefilled by the decode worker itself.
+package handoff
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"errors"
+	"log/slog"
+	"math"
+	"sync"
+	"time"
+
+	"penstock/core/disagg"
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/internal/engine"
+	"penstock/internal/plane/xfer"
+)
+
+// DecoderConfig configures a Decoder.
+type DecoderConfig struct {
+	// Self is this worker's registration, and Addr its address on the request plane.
+	Self disagg.Incarnation
+	Addr string
+	// Handoff bounds the machines.
+	Handoff disagg.HandoffConfig
+	// LandingBytes bounds the memory for blocks which arrive, of all requests together; 0 means 256 MiB.
+	LandingBytes int64
+	// Decide decides about a request. It gets Tokens, Cached, BlockSize and NoRoom, adds what else is known, and calls
+	// disagg.Decide.
+	Decide func(disagg.SplitInputs) disagg.Decision
+	// Observe, if not nil, gets the outcome of each handoff, before the request decodes. It must not wait.
+	Observe func(*Outcome)
+	Log     *slog.Logger
+}
+
+// DefaultLandingBytes is the meaning of 0 for DecoderConfig.LandingBytes.
+const DefaultLandingBytes = 256 << 20
+
+// Validate reports all problems of c.
+func (c *DecoderConfig) Validate() error {
+	errs := []error{c.Handoff.Validate()}
+	if c.Self.Epoch == 0 || c.Addr == "" || c.Decide == nil {
+		errs = append(errs, fault.New(fault.Invalid, "handoff: a decode worker needs an epoch, an address and a way to decide"))
+	}
+	if c.LandingBytes < 0 {
+		errs = append(errs, fault.New(fault.Invalid, "handoff: %d bytes for blocks which arrive: must not be negative", c.LandingBytes))
+	}
+	return errors.Join(errs...)
+}
+
+// Outcome is how the handoff of a request ended.
+type Outcome struct {
+	RequestID string
+	Decision  disagg.Decision
+	// State is Decoding, Local or Aborted, and Reason why the decode worker prefills; NoReason if it does not.
+	State  disagg.HandoffState
+	Reason disagg.HandoffReason
+	// Jobs is how many jobs were made. Start and End are the tokens whose blocks came, and Bytes is what came.
+	Jobs       int
+	Start, End int
+	Bytes      int64
+	Took       time.Duration
+}
+
+// DecoderStats counts what a Decoder has done, and what it holds now.
+type DecoderStats struct {
+	// Remote requests were computed by prefill workers, Aborted ones were cancelled before it was known. Local counts
+	// the others by their reason.
+	Remote, Aborted uint64
+	Local           map[disagg.HandoffReason]uint64
+	// Jobs were made. Pulls were admitted, and RefusedPulls were not.
+	Jobs, Pulls, RefusedPulls uint64
+	// Bytes and Tokens came from prefill workers.
+	Bytes, Tokens uint64
+	// Open is how many handoffs are in progress, and LandingBytes what is reserved for their blocks.
+	Open         int
+	LandingBytes int64
+}
+
+// Decoder serves requests of a decode worker. It is safe for concurrent use.
+type Decoder struct {
+	cfg    DecoderConfig
+	eng    engine.BlockReceiver
+	bulk   xfer.Plane
+	jobs   JobPlacer
+	layout engine.KVLayout
+	born   time.Time
+	mu     struct {
+		sync.Mutex
+		attempts uint64               // given to handoffs
+		open     map[uint32]*exchange // by their first attempt
+		stats    DecoderStats
+	}
+}
+
+// NewDecoder returns a Decoder which serves with eng, receives blocks over bulk, which must run, and gives jobs to jobs.
+func NewDecoder(cfg DecoderConfig, eng engine.BlockReceiver, bulk xfer.Plane, jobs JobPlacer) (*Decoder, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg.LandingBytes = cmp.Or(cfg.LandingBytes, DefaultLandingBytes)
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	d := &Decoder{cfg: cfg, eng: eng, bulk: bulk, jobs: jobs, layout: eng.BlockLayout(), born: time.Now()}
+	d.mu.open = make(map[uint32]*exchange)
+	d.mu.stats.Local = make(map[disagg.HandoffReason]uint64)
+	return d, nil
+}
+
+// now is the time of the machines.
+func (d *Decoder) now() kv.Mono { return kv.Mono(time.Since(d.born)) }
+
+// Stats returns the counters.
+func (d *Decoder) Stats() DecoderStats {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.mu.stats
+	s.Local = make(map[disagg.HandoffReason]uint64, len(d.mu.stats.Local))
+	for why, n := range d.mu.stats.Local {
+		s.Local[why] = n
+	}
+	s.Open = len(d.mu.open)
+	return s
+}
+
+// updateStats changes the counters.
+func (d *Decoder) updateStats(change func(*DecoderStats)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	change(&d.mu.stats)
+}
+
+// reserveLanding changes what is reserved for blocks by n bytes. It reports whether the budget allows that.
+func (d *Decoder) reserveLanding(n int64) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if n > 0 && d.mu.stats.LandingBytes+n > d.cfg.LandingBytes {
+		return false
+	}
+	d.mu.stats.LandingBytes += n
+	return true
+}
+
+// Generate serves a request as engine.Engine.Generate does. Its prompt is computed where the decision says.
+func (d *Decoder) Generate(ctx context.Context, req *engine.Request, sink func(*engine.Delta) error) error {
+	x := d.openExchange(req)
+	if x == nil {
+		return d.eng.Generate(ctx, req, sink)
+	}
+	defer x.wait()
+	serve := x.run(ctx, sink)
+	return serve()
+}
+
+// openExchange begins the handoff of a request; nil if it cannot have one.
+func (d *Decoder) openExchange(req *engine.Request) *exchange {
+	tokens := len(req.Prompt)
+	switch choice := firstOpenChoice(req); {
+	case choice < 0 || tokens == 0:
+		return nil
+	case len(req.Generated) > choice:
+		tokens += len(req.Generated[choice])
+	}
+	x := &exchange{
+		d: d, req: req, tokens: tokens, began: d.now(),
+		events: make(chan func()), progress: make(chan disagg.AttemptRef, 1), held: make(chan int, 1),
+		reclaimed: make(chan struct{}, 1), generated: make(chan error, 1), closed: make(chan struct{}),
+	}
+	_, _ = rand.Read(x.handle[:]) // never fails
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	each := uint64(d.cfg.Handoff.MaxAttempts)
+	if d.mu.attempts+each > math.MaxUint32 {
+		return nil // no number is used twice
+	}
+	x.first = disagg.AttemptRef{Epoch: d.cfg.Self.Epoch, Attempt: uint32(d.mu.attempts) + 1}
+	d.mu.attempts += each
+	d.mu.open[x.first.Attempt] = x
+	return x
+}
+
+// firstOpenChoice returns the first choice which has not ended; -1 if all have.
+func firstOpenChoice(req *engine.Request) int {
+	for i := range req.Choices {
+		if i >= len(req.Done) || !req.Done[i] {
+			return i
+		}
+	}
+	return -1
+}
+
+// closeExchange ends the handoff of x.
+func (d *Decoder) closeExchange(x *exchange) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.mu.open, x.first.Attempt)
+}
+
+// findExchange returns the handoff which ref belongs to; nil if there is none any more.
+func (d *Decoder) findExchange(ref disagg.AttemptRef) *exchange {
+	if ref.Epoch != d.cfg.Self.Epoch || ref.Attempt == 0 {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.mu.open[ref.Attempt-(ref.Attempt-1)%uint32(d.cfg.Handoff.MaxAttempts)]
+}
+
+// refusal is the error for a prefill worker whose work is not wanted, or not any more.
+func refusal(why disagg.HandoffReason) error {
+	return fault.New(fault.Conflict, "the decode worker does not want this prefill: %v", why)
+}
+
+// ServePull answers the method pull.
+func (d *Decoder) ServePull(ctx context.Context, body []byte, send func([]byte) error) error {
+	var req engine.PullRequest
+	if err := engine.DecodePullRequest(body, &req); err != nil {
+		return err
+	}
+	if err := req.Validate(); err != nil {
+		return err
+	}
+	x := d.findExchange(req.Ref())
+	if x == nil || subtle.ConstantTimeCompare(x.handle[:], req.Handle) == 0 {
+		d.updateStats(func(s *DecoderStats) { s.RefusedPulls++ })
+		return refusal(disagg.Stale)
+	}
+	p := &pull{ref: req.Ref(), by: req.Prefiller(), layout: req.From.Layout, answer: make(chan pullAnswer, 1), ended: make(chan error, 1)}
+	if !x.post(func() { x.handlePull(p) }) {
+		d.updateStats(func(s *DecoderStats) { s.RefusedPulls++ })
+		return refusal(disagg.Stale)
+	}
+	a := <-p.answer
+	if a.err != nil {
+		d.updateStats(func(s *DecoderStats) { s.RefusedPulls++ })
+		return a.err
+	}
+	d.updateStats(func(s *DecoderStats) { s.Pulls++ })
+	err := sendPrompt(p.ref.Attempt, a.budget, engine.AppendRequest(nil, a.prompt), send)
+	if err == nil {
+		select {
+		case err := <-p.ended:
+			return err
+		case <-ctx.Done():
+			err = fault.New(fault.Canceled, "the prefill worker went away")
+		}
+	}
+	x.post(func() { x.prefillFailed(p.ref, p.by, disagg.PrefillFailed) })
+	return err
+}
+
+// sendPrompt sends an encoded request in pieces.
+func sendPrompt(attempt uint32, budget time.Duration, prompt []byte, send func([]byte) error) error {
+	var frame []byte
+	f := engine.Pulled{Attempt: attempt, Budget: int(max(budget.Milliseconds(), 1))}
+	for rest := prompt; !f.Last; f.Budget = 0 {
+		f.Data = rest[:min(len(rest), engine.MaxPiece)]
+		if rest = rest[len(f.Data):]; len(rest) == 0 {
+			f.Last, f.Total = true, uint64(len(prompt))
+		}
+		frame = engine.AppendPulled(frame[:0], &f)
+		if err := send(frame); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ServeProgress answers the method progress.
+func (d *Decoder) ServeProgress(body []byte) error {
+	var p engine.Prefilled
+	if err := engine.DecodePrefilled(body, &p); err != nil {
+		return err
+	}
+	x := d.findExchange(p.Ref())
+	if x == nil {
+		return refusal(disagg.Stale)
+	}
+	wanted := make(chan bool, 1)
+	if !x.post(func() { wanted <- x.handleProgress(&p) }) || !<-wanted {
+		return refusal(disagg.Stale)
+	}
+	return nil
+}

@@ -1,0 +1,451 @@
+package handoff
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"penstock/core/disagg"
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/internal/engine"
+	"penstock/internal/plane/xfer"
+)
+
+// exchange is the handoff of one request at its decode worker. The goroutine which serves the request owns it: others
+// post functions, which that goroutine calls.
+type exchange struct {
+	d      *Decoder
+	req    *engine.Request
+	tokens int
+	first  disagg.AttemptRef
+	handle [16]byte
+	began  kv.Mono
+
+	events    chan func()
+	progress  chan disagg.AttemptRef // chunks which have arrived
+	held      chan int               // of engine.ImportWatcher
+	reclaimed chan struct{}          // of engine.ImportWatcher
+	generated chan error             // the end of the import's Generate
+	closed    chan struct{}          // nothing is handled any more
+	running   sync.WaitGroup
+
+	// Owned by the goroutine which serves the request.
+	machine  *disagg.Handoff
+	queue    []disagg.HandoffEffect // to be performed
+	imp      engine.BlockImport     // nil without a reservation
+	result   error                  // of the import's Generate, if isOver
+	isOver   bool
+	asking   *pull // the pull which is being handled
+	admitted *pull // nil if none is
+	transfer *landing
+	buffer   []byte // of transfers
+	reserved int64  // of the budget for buffer
+	endJob   context.CancelFunc
+	outcome  Outcome
+}
+
+// pull is a call of the method pull.
+type pull struct {
+	ref    disagg.AttemptRef
+	by     disagg.Incarnation
+	layout engine.KVLayout
+	answer chan pullAnswer // gets one
+	ended  chan error      // of an admitted pull: gets the end of the call
+}
+
+// pullAnswer is the answer to a pull: an error, or the prompt.
+type pullAnswer struct {
+	prompt *engine.Request
+	budget time.Duration
+	err    error
+}
+
+// landing is a transfer which has been opened: of the blocks of the tokens from start to end.
+type landing struct {
+	*xfer.Transfer
+	ref        disagg.AttemptRef
+	start, end int
+	data       engine.BlockData
+}
+
+// BlocksReserved implements engine.ImportWatcher.
+func (x *exchange) BlocksReserved(held int) {
+	select {
+	case x.held <- held:
+	default: // one answer is enough
+	}
+}
+
+// BlocksReclaimed implements engine.ImportWatcher. Nothing but ImportBlocks, which the engine itself runs, writes to its
+// blocks.
+func (x *exchange) BlocksReclaimed() {
+	select {
+	case x.reclaimed <- struct{}{}:
+	default:
+	}
+}
+
+// post has the owner call f, and reports whether it will.
+func (x *exchange) post(f func()) bool {
+	select {
+	case x.events <- f:
+		return true
+	case <-x.closed:
+		return false
+	}
+}
+
+// wait waits for the goroutines of the exchange.
+func (x *exchange) wait() { x.running.Wait() }
+
+// run runs the handoff. It returns what serves the request from then on.
+func (x *exchange) run(ctx context.Context, sink func(*engine.Delta) error) (serve func() error) {
+	helpers, release := context.WithCancel(ctx)
+	defer release()
+	x.machine, x.queue = disagg.StartHandoff(x.d.now(), x.d.cfg.Handoff, disagg.HandoffRequest{First: x.first, Tokens: x.tokens, BlockSize: x.d.layout.BlockSize}, nil)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		x.perform(ctx, helpers, sink)
+		at, live := x.machine.Deadline()
+		if !live {
+			break
+		}
+		timer.Reset(at.Sub(x.d.now()))
+		x.handleNext(ctx, timer.C)
+	}
+	x.close()
+	return func() error { return x.serve(ctx, sink) }
+}
+
+// handleNext waits for an event and handles it.
+func (x *exchange) handleNext(ctx context.Context, tick <-chan time.Time) {
+	select {
+	case f := <-x.events:
+		f()
+	case ref := <-x.progress:
+		x.machine.HandleProgress(x.d.now(), ref)
+	case held := <-x.held:
+		x.queue = x.machine.HandleReserved(x.d.now(), held, x.queue)
+	case <-x.reclaimed:
+		x.queue = x.machine.ReclaimBlocks(x.queue)
+	case <-tick:
+		x.queue = x.machine.Tick(x.d.now(), x.queue)
+	case x.result = <-x.generated:
+		x.isOver = true
+		x.queue = x.machine.CancelHandoff(x.queue)
+	case <-ctx.Done():
+		x.queue = x.machine.CancelHandoff(x.queue)
+	}
+}
+
+// close ends what the handoff has in progress, when its machine has ended.
+func (x *exchange) close() {
+	x.d.closeExchange(x)
+	close(x.closed)
+	x.endPull(nil)
+	x.buffer = nil
+	x.d.reserveLanding(-x.reserved)
+	x.outcome.RequestID, x.outcome.State, x.outcome.Took = x.req.ID, x.machine.State(), x.d.now().Sub(x.began)
+	x.d.updateStats(func(s *DecoderStats) {
+		switch x.outcome.State {
+		case disagg.Decoding:
+			s.Remote++
+			s.Bytes += uint64(x.outcome.Bytes)
+			s.Tokens += uint64(x.outcome.End - x.outcome.Start)
+		case disagg.Local:
+			s.Local[x.outcome.Reason]++
+		default:
+			s.Aborted++
+		}
+	})
+	if x.d.cfg.Observe != nil {
+		x.d.cfg.Observe(&x.outcome)
+	}
+}
+
+// serve serves the request after the handoff.
+func (x *exchange) serve(ctx context.Context, sink func(*engine.Delta) error) error {
+	switch {
+	case x.isOver:
+		return x.result
+	case x.imp != nil:
+		return <-x.generated
+	case x.machine.State() == disagg.Aborted:
+		return ctx.Err()
+	}
+	return x.d.eng.Generate(ctx, x.req, sink)
+}
+
+// perform performs the effects of the machine, and those of the events to which they lead.
+func (x *exchange) perform(ctx, helpers context.Context, sink func(*engine.Delta) error) {
+	for len(x.queue) > 0 {
+		e := x.queue[0]
+		x.queue = x.queue[1:]
+		switch e.Kind {
+		case disagg.LookUpPrefix:
+			x.lookUp(helpers)
+		case disagg.ReserveBlocks:
+			x.reserveBlocks(ctx, sink)
+		case disagg.EnqueueJob:
+			x.enqueueJob(helpers, &e)
+		case disagg.WithdrawJob:
+			x.endJob()
+		case disagg.OpenTransfer:
+			x.openTransfer(ctx, &e)
+		case disagg.AdmitPull:
+			x.admitPull(&e)
+		case disagg.RefusePull:
+			x.asking.answer <- pullAnswer{err: refusal(e.Reason)}
+		case disagg.CloseTransfer:
+			x.closeTransfer()
+		case disagg.AbortPrefill:
+			x.endPull(refusal(e.Reason))
+		case disagg.StartDecode:
+			x.outcome.Start, x.outcome.End = e.Start, e.End
+		case disagg.PrefillLocal:
+			x.prefillLocal(&e)
+		case disagg.FreeBlocks: // the end of ctx frees them, and what the engine reclaimed it has
+		}
+	}
+}
+
+// lookUp asks the engine how much of the request it holds.
+func (x *exchange) lookUp(ctx context.Context) {
+	x.running.Go(func() {
+		cached, err := x.d.eng.CountCached(ctx, x.req)
+		x.post(func() { x.decide(cached, err) })
+	})
+}
+
+// landingSlack is how many tokens more than those which move may arrive: the first and the last block of a prefill worker
+// come whole, and have up to 128 tokens.
+const landingSlack = 2 * 128
+
+// decide decides where the prompt is computed. A request which the engine refuses to look up is for it to refuse.
+func (x *exchange) decide(cached int, err error) {
+	in := disagg.SplitInputs{Tokens: x.tokens, Cached: cached, BlockSize: x.d.layout.BlockSize}
+	decision := disagg.Decision{Inputs: in}
+	if err == nil {
+		start, end := in.MovedRange()
+		in.NoRoom = !x.adjustLanding(int64(end-start+landingSlack) * int64(x.d.layout.BlockBytes) / int64(in.BlockSize))
+		if decision = x.d.cfg.Decide(in); !decision.Remote {
+			x.adjustLanding(0)
+		}
+	}
+	x.outcome.Decision = decision
+	x.queue = x.machine.HandlePrefix(x.d.now(), &decision, x.queue)
+}
+
+// adjustLanding makes the reservation for blocks which arrive n bytes, if the budget allows it.
+func (x *exchange) adjustLanding(n int64) bool {
+	if !x.d.reserveLanding(n - x.reserved) {
+		return false
+	}
+	x.reserved = n
+	return true
+}
+
+// reserveBlocks has the engine reserve the blocks of the request.
+func (x *exchange) reserveBlocks(ctx context.Context, sink func(*engine.Delta) error) {
+	imp, err := x.d.eng.OpenImport(x.req, x)
+	if err != nil {
+		x.d.cfg.Log.DebugContext(ctx, "no blocks are reserved for a remote prefill", "request", x.req.ID, "error", err)
+		x.queue = x.machine.ReclaimBlocks(x.queue)
+		return
+	}
+	x.imp = imp
+	x.running.Go(func() { x.generated <- imp.Generate(ctx, sink) })
+}
+
+// enqueueJob gives the job of an attempt to a prefill worker, or to their queue.
+func (x *exchange) enqueueJob(helpers context.Context, e *disagg.HandoffEffect) {
+	if x.endJob != nil {
+		x.endJob()
+	}
+	self := x.d.cfg.Self
+	job := &engine.PrefillRequest{
+		ID: x.req.ID, Attempt: e.Ref.Attempt, Model: x.req.Model, Decode: self.Worker, Epoch: e.Ref.Epoch, Addr: x.d.cfg.Addr,
+		Handle: x.handle[:], Tokens: x.tokens, Held: e.Start, Budget: int(max(e.Budget.Milliseconds(), 1)),
+		Into: engine.BlockHandoff{Worker: self.Worker, Epoch: self.Epoch, Start: e.Start, End: e.End, Layout: x.d.layout},
+	}
+	ref, failed := e.Ref, append([]disagg.Incarnation(nil), x.machine.Failed()...)
+	var ctx context.Context
+	ctx, x.endJob = context.WithCancel(helpers)
+	x.outcome.Jobs++
+	x.d.updateStats(func(s *DecoderStats) { s.Jobs++ })
+	x.running.Go(func() {
+		by, err := x.d.jobs.PlaceJob(ctx, job, failed)
+		if ctx.Err() == nil {
+			x.post(func() { x.handlePlaced(ref, by, err) })
+		}
+	})
+}
+
+// handlePlaced handles the end of PlaceJob. What an admitted worker does is known from its pull.
+func (x *exchange) handlePlaced(ref disagg.AttemptRef, by disagg.Incarnation, err error) {
+	switch {
+	case by == (disagg.Incarnation{}) && err == nil: // the queue has it
+	case by == (disagg.Incarnation{}):
+		x.d.cfg.Log.Debug("no prefill worker takes a job", "request", x.req.ID, "error", err)
+		x.queue = x.machine.HandleQueueFailed(ref, x.queue)
+	case x.machine.State() == disagg.Queued:
+		x.queue = x.machine.HandlePrefillFailed(x.d.now(), ref, by, disagg.PrefillFailed, x.queue)
+	}
+}
+
+// handlePull handles a pull, and answers it.
+func (x *exchange) handlePull(p *pull) {
+	if err := x.d.layout.CheckWriter(&p.layout); err != nil {
+		x.queue = x.machine.HandlePrefillFailed(x.d.now(), p.ref, p.by, disagg.Incompatible, x.queue)
+		p.answer <- pullAnswer{err: err}
+		return
+	}
+	x.asking = p
+	x.queue = x.machine.HandlePull(x.d.now(), p.ref, p.by, x.queue)
+}
+
+// openTransfer opens a transfer for the pull which is being admitted.
+func (x *exchange) openTransfer(ctx context.Context, e *disagg.HandoffEffect) {
+	layout := x.asking.layout
+	first, last := layout.BlockRange(e.Start, e.End)
+	size := (last - first) * layout.BlockBytes
+	err := error(fault.New(fault.Overloaded, "no memory is free for %d bytes of blocks", size))
+	var t *xfer.Transfer
+	if x.adjustLanding(int64(size)) {
+		if cap(x.buffer) < size {
+			x.buffer = make([]byte, size)
+		}
+		// The machine ends an attempt which is silent. The budget is what a writer may be silent at most.
+		t, err = x.d.bulk.Expect(xfer.Incoming{Into: [][]byte{x.buffer[:size]}, Lease: x.d.cfg.Handoff.Budget, OnProgress: func(int64) {
+			select {
+			case x.progress <- e.Ref:
+			default: // another chunk has said so
+			}
+		}})
+	}
+	if err != nil {
+		x.d.cfg.Log.Debug("a transfer of blocks cannot be opened", "request", x.req.ID, "error", err)
+		return // admitPull reports it
+	}
+	opened := &landing{t, e.Ref, e.Start, e.End, engine.BlockData{Layout: layout, First: first, Bytes: x.buffer[:size]}}
+	x.transfer = opened
+	x.running.Go(func() {
+		receipt, err := t.Wait(ctx)
+		x.post(func() { x.finishTransfer(ctx, opened, receipt, err) })
+	})
+}
+
+// admitPull answers the pull which was admitted.
+func (x *exchange) admitPull(e *disagg.HandoffEffect) {
+	p, t := x.asking, x.transfer
+	err := error(fault.New(fault.Conflict, "no transfer is open"))
+	var descriptor []byte
+	if t != nil && t.ref == e.Ref {
+		descriptor, err = t.Descriptor().AppendBinary(nil)
+	}
+	if err != nil {
+		p.answer <- pullAnswer{err: refusal(disagg.TransferFailed)}
+		x.queue = x.machine.HandleTransferFailed(x.d.now(), e.Ref, x.queue)
+		return
+	}
+	x.admitted = p
+	prompt := *x.req
+	prompt.Leg, prompt.Hints = engine.LegPrefill, nil
+	prompt.Handoff = &engine.Handoff{Blocks: &engine.BlockHandoff{
+		Worker: x.d.cfg.Self.Worker, Epoch: e.Ref.Epoch, Start: t.start, End: t.end, Layout: p.layout, Descriptor: descriptor,
+	}}
+	p.answer <- pullAnswer{prompt: &prompt, budget: e.Budget}
+}
+
+// endPull ends the call of the admitted prefill worker.
+func (x *exchange) endPull(err error) {
+	if x.admitted != nil {
+		x.admitted.ended <- err
+		x.admitted = nil
+	}
+}
+
+// isAdmitted reports whether by is admitted to ref.
+func (x *exchange) isAdmitted(ref disagg.AttemptRef, by disagg.Incarnation) bool {
+	return x.admitted != nil && x.admitted.ref == ref && x.admitted.by == by
+}
+
+// handleProgress handles a call of progress. It reports whether the work is wanted.
+func (x *exchange) handleProgress(p *engine.Prefilled) bool {
+	switch ref, by := p.Ref(), p.Prefiller(); {
+	case p.GaveUp == engine.GaveUpIncompatible:
+		x.prefillFailed(ref, by, disagg.Incompatible)
+	case p.GaveUp != engine.GoesOn:
+		x.prefillFailed(ref, by, disagg.PrefillFailed)
+	case !x.isAdmitted(ref, by):
+		return false
+	default:
+		x.machine.HandleProgress(x.d.now(), ref)
+	}
+	return true
+}
+
+// prefillFailed handles a prefill worker which gave up, or went away.
+func (x *exchange) prefillFailed(ref disagg.AttemptRef, by disagg.Incarnation, why disagg.HandoffReason) {
+	if x.isAdmitted(ref, by) {
+		if t := x.transfer; t != nil {
+			t.Abort(errors.New("its writer has given up"))
+			// A worker which has written all blocks may go: a transfer which is over stays as it is.
+			if receipt, err := t.Wait(context.Background()); err == nil {
+				x.finishTransfer(context.Background(), t, receipt, nil)
+				return
+			}
+		}
+		x.endPull(refusal(why))
+	}
+	x.queue = x.machine.HandlePrefillFailed(x.d.now(), ref, by, why, x.queue)
+}
+
+// finishTransfer handles the end of a transfer.
+func (x *exchange) finishTransfer(ctx context.Context, t *landing, receipt xfer.Receipt, err error) {
+	if x.transfer != t {
+		return
+	}
+	x.transfer = nil
+	if err == nil {
+		err = x.importBlocks(ctx, t, receipt.Note)
+	}
+	if err == nil {
+		x.outcome.Bytes = receipt.Bytes
+		x.queue = x.machine.HandleNotify(t.ref, x.queue)
+		return
+	}
+	x.d.cfg.Log.DebugContext(ctx, "the blocks of a prompt did not come", "request", x.req.ID, "error", err)
+	x.queue = x.machine.HandleTransferFailed(x.d.now(), t.ref, x.queue)
+}
+
+// importBlocks gives the engine the blocks which have arrived, with a note.
+func (x *exchange) importBlocks(ctx context.Context, t *landing, note []byte) error {
+	var done engine.Prefilled
+	switch err := engine.DecodePrefilled(note, &done); {
+	case err != nil:
+		return err
+	case done.Ref() != t.ref || !done.Done:
+		return refusal(disagg.Stale)
+	}
+	return x.imp.ImportBlocks(ctx, &t.data, max(done.Cached, 0))
+}
+
+// closeTransfer ends the transfer, if one is open.
+func (x *exchange) closeTransfer() {
+	if x.transfer != nil {
+		x.transfer.Abort(errors.New("the prefill is not wanted any more"))
+		x.transfer = nil
+	}
+}
+
+// prefillLocal has the engine compute the prompt: by the import, if there is one, else serve does.
+func (x *exchange) prefillLocal(e *disagg.HandoffEffect) {
+	x.outcome.Reason = e.Reason
+	if x.imp != nil {
+		x.imp.PrefillLocal()
+	}
+}

@@ -1,0 +1,299 @@
+package handoff
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"penstock/core/disagg"
+	"penstock/core/fault"
+	"penstock/internal/engine"
+	"penstock/internal/plane/rpc"
+	"penstock/internal/plane/xfer"
+)
+
+// job is a job at its prefill worker. The goroutine of doJob owns it: others post functions, which that goroutine calls.
+type job struct {
+	p       *Prefiller
+	req     *engine.PrefillRequest
+	source  jobSource
+	events  chan func()
+	closed  chan struct{} // nothing is handled any more
+	write   chan struct{} // closed when blocks are to be written
+	running sync.WaitGroup
+
+	// Owned by doJob.
+	machine *disagg.PrefillJob
+	queue   []disagg.HandoffEffect // to be performed
+	prompt  *engine.Request
+	beating bool // a heartbeat is under way
+	gaveUp  bool
+	written bool
+}
+
+// doJob does a job. It ends early, and tells the decode worker, when stop is closed.
+func (p *Prefiller) doJob(ctx context.Context, stop <-chan struct{}, req *engine.PrefillRequest, source jobSource) {
+	j := &job{p: p, req: req, source: source, events: make(chan func()), closed: make(chan struct{}), write: make(chan struct{})}
+	p.updateStats(func(s *PrefillerStats) { s.Jobs++; s.Running++ })
+	defer j.countOutcome()
+	defer j.running.Wait()
+	defer close(j.closed)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // the machine ends what runs
+	defer cancel()
+	j.machine, j.queue = disagg.StartJob(p.now(), p.cfg.Job, disagg.JobOffer{
+		Ref: req.Ref(), Start: req.Into.Start, End: req.Into.End, Budget: time.Duration(req.Budget) * time.Millisecond,
+	}, &p.cfg.Exchange, p.cfg.FindOwner(req.Decode), nil)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		j.perform(ctx)
+		at, live := j.machine.Deadline()
+		if !live {
+			return
+		}
+		timer.Reset(at.Sub(p.now()))
+		select {
+		case f := <-j.events:
+			f()
+		case <-timer.C:
+			j.queue = j.machine.Tick(p.now(), j.queue)
+		case <-stop:
+			j.queue = j.machine.HandleFailed(j.queue)
+		}
+	}
+}
+
+// countOutcome counts the job.
+func (j *job) countOutcome() {
+	j.p.updateStats(func(s *PrefillerStats) {
+		s.Running--
+		switch {
+		case j.written:
+			first, last := j.p.layout.BlockRange(j.req.Into.Start, j.req.Into.End)
+			s.Written++
+			s.Blocks += uint64(last - first)
+			s.Bytes += uint64((last - first) * j.p.layout.BlockBytes)
+		case j.gaveUp:
+			s.Failed++
+		default:
+			s.Unwanted++
+		}
+	})
+}
+
+// post has the owner call f, unless the job is over.
+func (j *job) post(f func()) {
+	select {
+	case j.events <- f:
+	case <-j.closed:
+	}
+}
+
+// perform performs the effects of the machine.
+func (j *job) perform(ctx context.Context) {
+	for len(j.queue) > 0 {
+		e := j.queue[0]
+		j.queue = j.queue[1:]
+		switch e.Kind {
+		case disagg.FetchPrompt:
+			j.running.Go(func() { j.pullPrompt(ctx) })
+		case disagg.RunPrefill:
+			j.running.Go(func() { j.computePrompt(ctx, j.prompt) })
+		case disagg.WriteBlocks:
+			close(j.write)
+		case disagg.KeepAlive:
+			j.keepAlive(ctx)
+		case disagg.TellDecode:
+			j.tellDecode(ctx, e.Reason)
+		case disagg.AckJob:
+			j.running.Go(func() { j.p.within(ctx, j.source.acknowledge) })
+		case disagg.ReturnJob:
+			j.gaveUp = true
+			j.running.Go(func() {
+				j.p.within(ctx, func(ctx context.Context) error { return j.source.giveBack(ctx, e.Reason) })
+			})
+		case disagg.ReleasePrompt: // the job is over: doJob ends what runs
+		}
+	}
+}
+
+// maxPrompt bounds an encoded prompt, in bytes.
+const maxPrompt = rpc.MaxBody
+
+// pullPrompt claims the job. The call lasts as long as the decode worker wants the blocks.
+func (j *job) pullPrompt(ctx context.Context) {
+	req := engine.PullRequest{ID: j.req.ID, Attempt: j.req.Attempt, Epoch: j.req.Epoch, Handle: j.req.Handle, From: engine.BlockHandoff{
+		Worker: j.p.cfg.Self.Worker, Epoch: j.p.cfg.Self.Epoch, Start: j.req.Into.Start, End: j.req.Into.End, Layout: j.p.layout,
+	}}
+	var prompt []byte
+	var budget time.Duration
+	err := j.p.calls.Call(ctx, j.req.Addr, engine.MethodPull, engine.AppendPullRequest(nil, &req), func(frame []byte) error {
+		var f engine.Pulled
+		if err := engine.DecodePulled(frame, &f); err != nil {
+			return err
+		}
+		if f.Budget > 0 {
+			budget = time.Duration(f.Budget) * time.Millisecond
+		}
+		if len(prompt)+len(f.Data) > maxPrompt {
+			return fault.New(fault.TooLarge, "pull: a prompt of more than %d bytes", maxPrompt)
+		}
+		if prompt = append(prompt, f.Data...); !f.Last {
+			return nil
+		}
+		r := new(engine.Request)
+		err := engine.DecodeRequest(prompt, r)
+		if err == nil {
+			err = r.Validate()
+		}
+		if err != nil {
+			return err
+		}
+		if uint64(len(prompt)) != f.Total || r.Leg != engine.LegPrefill || r.Handoff == nil || r.Handoff.Blocks == nil {
+			return fault.New(fault.Invalid, "pull: the answer is no prompt to prefill")
+		}
+		prompt = nil
+		j.post(func() { j.prompt, j.queue = r, j.machine.HandlePrompt(j.p.now(), budget, j.queue) })
+		return nil
+	})
+	j.post(func() { j.handlePullEnd(ctx, err) })
+}
+
+// handlePullEnd handles the end of the call by which the job was claimed.
+func (j *job) handlePullEnd(ctx context.Context, err error) {
+	switch {
+	case err == nil && j.machine.State() == disagg.Writing: // the decode worker has the blocks
+		j.handleWritten()
+	case err == nil, fault.CodeOf(err) == fault.Conflict, fault.CodeOf(err) == fault.Canceled:
+		j.queue = j.machine.HandleRefused(j.queue)
+	default:
+		j.p.cfg.Log.DebugContext(ctx, "a decode worker does not answer", "request", j.req.ID, "error", err)
+		j.queue = j.machine.HandleFailed(j.queue)
+	}
+}
+
+func (j *job) handleWritten() {
+	j.written = j.written || j.machine.State() == disagg.Writing
+	j.queue = j.machine.HandleWritten(j.queue)
+}
+
+// computePrompt computes the prompt and writes its blocks.
+func (j *job) computePrompt(ctx context.Context, req *engine.Request) {
+	err := j.prepare(ctx, req)
+	if err == nil {
+		err = j.p.eng.PrefillBlocks(ctx, req, func(held engine.HeldBlocks) error {
+			j.post(func() { j.queue = j.machine.HandleComputed(j.queue) })
+			select {
+			case <-j.write:
+				return j.writeBlocks(ctx, req.Handoff.Blocks, held)
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+	}
+	if err != nil {
+		j.p.cfg.Log.DebugContext(ctx, "a prompt was not prefilled for another worker", "request", j.req.ID, "error", err)
+		j.post(func() { j.queue = j.machine.HandleFailed(j.queue) })
+		return
+	}
+	j.post(j.handleWritten)
+}
+
+func (j *job) prepare(ctx context.Context, req *engine.Request) error {
+	if j.p.cfg.Prepare == nil {
+		return nil
+	}
+	return j.p.cfg.Prepare(ctx, req)
+}
+
+// pieceBytes is about how much of the blocks is copied at once, in bytes. A block is never divided.
+const pieceBytes = 1 << 20
+
+// writeBlocks writes the blocks of the tokens which into names, and then the note.
+func (j *job) writeBlocks(ctx context.Context, into *engine.BlockHandoff, held engine.HeldBlocks) error {
+	d, err := xfer.DecodeDescriptor(into.Descriptor)
+	if err != nil {
+		return err
+	}
+	size := j.p.layout.BlockBytes
+	first, last := j.p.layout.BlockRange(into.Start, into.End)
+	total := (last - first) * size
+	if d.Size != int64(total) {
+		return fault.New(fault.Invalid, "room for %d bytes; the blocks have %d", d.Size, total)
+	}
+	self := j.p.cfg.Self
+	note := engine.AppendPrefilled(nil, &engine.Prefilled{
+		Attempt: j.req.Attempt, Epoch: j.req.Epoch, Computed: into.End, Cached: held.Cached(), Blocks: last - first, Bytes: uint64(total), Done: true,
+		By: self.Worker, ByEpoch: self.Epoch,
+	})
+	piece := make([]byte, min(max(pieceBytes/size, 1), last-first)*size)
+	if len(piece) < total {
+		return j.writePieces(ctx, d, note, held, piece, first, last)
+	}
+	if err := held.ReadBlocks(ctx, piece, first, last); err != nil {
+		return err
+	}
+	return xfer.Write(ctx, j.p.bulk, d, note, piece)
+}
+
+// writePieces writes the blocks from first to below last, as many at once as piece holds.
+func (j *job) writePieces(ctx context.Context, d xfer.Descriptor, note []byte, held engine.HeldBlocks, piece []byte, first, last int) error {
+	w, err := j.p.bulk.Open(ctx, d)
+	if err != nil {
+		return err
+	}
+	each := len(piece) / j.p.layout.BlockBytes
+	for ; first < last; first += each {
+		n := min(each, last-first)
+		part := piece[:n*j.p.layout.BlockBytes]
+		if err := held.ReadBlocks(ctx, part, first, first+n); err != nil {
+			w.Abort(err)
+			return err
+		}
+		if err := w.Write(part); err != nil {
+			return err
+		}
+	}
+	return w.Commit(note)
+}
+
+// keepAlive tells the source and the decode worker that the work goes on, unless it is still telling them.
+func (j *job) keepAlive(ctx context.Context) {
+	if j.beating {
+		return
+	}
+	j.beating = true
+	j.running.Go(func() {
+		beat, cancel := context.WithTimeout(ctx, j.p.cfg.Job.ClaimWait)
+		defer cancel()
+		if err := j.source.extend(beat); err != nil { // another worker may get the job: it will be refused
+			j.p.cfg.Log.DebugContext(ctx, "a job is not extended", "request", j.req.ID, "error", err)
+		}
+		err := j.report(beat, engine.GoesOn)
+		j.post(func() {
+			if j.beating = false; fault.CodeOf(err) == fault.Conflict {
+				j.queue = j.machine.HandleRefused(j.queue)
+			}
+		})
+	})
+}
+
+// tellDecode tells the decode worker that this worker gives the job up.
+func (j *job) tellDecode(ctx context.Context, why disagg.HandoffReason) {
+	j.gaveUp = true
+	gaveUp := engine.GaveUpFailed
+	if why == disagg.Incompatible {
+		gaveUp = engine.GaveUpIncompatible
+	}
+	j.running.Go(func() {
+		j.p.within(ctx, func(ctx context.Context) error { return j.report(ctx, gaveUp) })
+	})
+}
+
+// report calls progress.
+func (j *job) report(ctx context.Context, gaveUp engine.GaveUp) error {
+	self := j.p.cfg.Self
+	return j.p.calls.Call(ctx, j.req.Addr, engine.MethodProgress, engine.AppendPrefilled(nil, &engine.Prefilled{
+		Attempt: j.req.Attempt, Epoch: j.req.Epoch, By: self.Worker, ByEpoch: self.Epoch, GaveUp: gaveUp,
+	}), func([]byte) error { return nil })
+}

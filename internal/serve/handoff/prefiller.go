@@ -1,0 +1,306 @@
+package handoff
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"penstock/core/disagg"
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/internal/backoff"
+	"penstock/internal/engine"
+	"penstock/internal/plane/bus"
+	"penstock/internal/plane/rpc"
+	"penstock/internal/plane/xfer"
+)
+
+// PrefillerConfig configures a Prefiller.
+type PrefillerConfig struct {
+	// Self is this worker's registration, and Exchange what it states there.
+	Self     disagg.Incarnation
+	Exchange disagg.Metadata
+	Job      disagg.JobConfig
+	// Concurrency bounds the jobs of the queue which are worked on at once, and also those which came by calls; 0 means
+	// 4. Waiting bounds the calls which wait beyond that; 0 means 64.
+	Concurrency, Waiting int
+	// FindOwner returns what a decode worker states in its registration; nil if it is not registered. It must not wait.
+	FindOwner func(kv.Worker) *disagg.Metadata
+	// Prepare, if not nil, fetches what an engine needs of a request beyond its bytes.
+	Prepare func(context.Context, *engine.Request) error
+	Log     *slog.Logger
+}
+
+// Meaning of 0 in a PrefillerConfig.
+const (
+	DefaultConcurrency = 4
+	DefaultWaiting     = 64
+)
+
+// Validate reports all problems of c.
+func (c *PrefillerConfig) Validate() error {
+	errs := []error{c.Job.Validate()}
+	if c.Self.Epoch == 0 || c.FindOwner == nil {
+		errs = append(errs, fault.New(fault.Invalid, "handoff: a prefill worker needs an epoch and a way to find decode workers"))
+	}
+	if c.Concurrency < 0 || c.Waiting < 0 {
+		errs = append(errs, fault.New(fault.Invalid, "handoff: %d jobs at once and %d waiting calls: must not be negative", c.Concurrency, c.Waiting))
+	}
+	return errors.Join(errs...)
+}
+
+// PrefillerStats counts what a Prefiller has done.
+type PrefillerStats struct {
+	// Jobs were taken. Written ones are complete, Unwanted ones were refused or aborted by the decode worker, Failed ones
+	// were given up, and Malformed ones were none.
+	Jobs, Written, Unwanted, Failed, Malformed uint64
+	// Blocks and Bytes were written for complete jobs.
+	Blocks, Bytes uint64
+	// Running jobs are worked on, and Waiting calls wait for that.
+	Running, Waiting int
+}
+
+// Prefiller does the jobs of a prefill worker. It is safe for concurrent use.
+type Prefiller struct {
+	cfg    PrefillerConfig
+	eng    engine.BlockProvider
+	calls  rpc.Plane
+	bulk   xfer.Plane
+	layout engine.KVLayout
+	born   time.Time
+	slots  chan struct{} // of jobs which came by calls
+	ended  chan struct{} // closed at the end of Run
+	leave  sync.Once
+	left   chan struct{}  // closed by Drain
+	called sync.WaitGroup // calls which Run waits for
+	mu     struct {
+		sync.Mutex
+		isOver bool // Run has ended, or is about to
+		stats  PrefillerStats
+	}
+}
+
+// NewPrefiller returns a Prefiller which computes with eng, calls decode workers over calls, and writes blocks over bulk.
+func NewPrefiller(cfg PrefillerConfig, eng engine.BlockProvider, calls rpc.Plane, bulk xfer.Plane) (*Prefiller, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg.Concurrency, cfg.Waiting = cmp.Or(cfg.Concurrency, DefaultConcurrency), cmp.Or(cfg.Waiting, DefaultWaiting)
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	return &Prefiller{
+		cfg: cfg, eng: eng, calls: calls, bulk: bulk, layout: eng.BlockLayout(), born: time.Now(),
+		slots: make(chan struct{}, cfg.Concurrency), ended: make(chan struct{}), left: make(chan struct{}),
+	}, nil
+}
+
+func (p *Prefiller) now() kv.Mono { return kv.Mono(time.Since(p.born)) }
+
+// Stats returns the counters.
+func (p *Prefiller) Stats() PrefillerStats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.stats
+}
+
+func (p *Prefiller) updateStats(change func(*PrefillerStats)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	change(&p.mu.stats)
+}
+
+// Drain makes the worker take no more jobs. Those which it has go on.
+func (p *Prefiller) Drain() { p.leave.Do(func() { close(p.left) }) }
+
+// Run does the jobs of q, which may be nil, until ctx ends. Then all jobs end, also those of calls, whose decode workers
+// are told. It is called once.
+func (p *Prefiller) Run(ctx context.Context, q bus.Queue) error {
+	if q != nil {
+		p.doQueues(ctx, q)
+	}
+	<-ctx.Done() // jobs of calls go on after Drain
+	p.mu.Lock()
+	p.mu.isOver = true
+	p.mu.Unlock()
+	close(p.ended)
+	p.called.Wait()
+	return nil
+}
+
+// doQueues does the jobs of q, several at once, until ctx ends or the worker drains.
+func (p *Prefiller) doQueues(ctx context.Context, q bus.Queue) {
+	pulling, stop := context.WithCancel(ctx)
+	defer stop()
+	var running sync.WaitGroup
+	running.Go(func() {
+		defer stop()
+		select {
+		case <-p.left:
+		case <-pulling.Done():
+		}
+	})
+	for range p.cfg.Concurrency {
+		running.Go(func() { p.doQueue(ctx, pulling, q) })
+	}
+	running.Wait()
+}
+
+// The waits between two attempts to pull from a queue which fails.
+const (
+	minPullWait = 50 * time.Millisecond
+	maxPullWait = 2 * time.Second
+)
+
+// doQueue does one job of a queue after the other, until pulling ends. Jobs end with ctx.
+func (p *Prefiller) doQueue(ctx, pulling context.Context, q bus.Queue) {
+	retry := backoff.Backoff{Min: minPullWait, Max: maxPullWait}
+	for {
+		d, err := q.Pull(pulling)
+		switch {
+		case pulling.Err() != nil && err != nil:
+			return
+		case err != nil:
+			p.cfg.Log.DebugContext(ctx, "no job comes from the queue", "error", err)
+			if retry.Wait(pulling) != nil {
+				return
+			}
+			continue
+		}
+		retry.Reset()
+		if ctx.Err() != nil || pulling.Err() != nil { // it came as the pull ended: it is another worker's
+			p.within(ctx, func(ctx context.Context) error { return q.Release(ctx, d) })
+			return
+		}
+		p.doDelivery(ctx, q, d)
+	}
+}
+
+// doDelivery does a job of a queue. Bytes which are no job are removed.
+func (p *Prefiller) doDelivery(ctx context.Context, q bus.Queue, d bus.Delivery) {
+	var req engine.PrefillRequest
+	err := engine.DecodePrefillRequest(d.Data, &req)
+	if err == nil {
+		err = req.Validate()
+	}
+	if err != nil {
+		p.updateStats(func(s *PrefillerStats) { s.Malformed++ })
+		p.cfg.Log.WarnContext(ctx, "the queue has a job which cannot be read", "error", err)
+		p.within(ctx, func(ctx context.Context) error { return q.Ack(ctx, d) })
+		return
+	}
+	// A job which ages in the queue has less time. The machine needs the rest, at least one unit of it.
+	if left := time.Until(d.Deadline); req.Budget > 0 {
+		req.Budget = int(max(min(int64(req.Budget), left.Milliseconds()), 1))
+	}
+	p.doJob(ctx, ctx.Done(), &req, &queuedJob{q, d})
+}
+
+// within calls f with a context which ends soon, even if ctx has ended: what it tells is still of use.
+func (p *Prefiller) within(ctx context.Context, f func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.Job.ClaimWait)
+	defer cancel()
+	if err := f(ctx); err != nil {
+		p.cfg.Log.DebugContext(ctx, "a decode worker or the queue cannot be told", "error", err)
+	}
+}
+
+// ServePrefill answers the method prefill: it does a job, once fewer than Concurrency others run. The end of the call
+// withdraws a job which waits; others end with their pull.
+func (p *Prefiller) ServePrefill(ctx context.Context, body []byte) error {
+	var req engine.PrefillRequest
+	if err := engine.DecodePrefillRequest(body, &req); err != nil {
+		return err
+	}
+	if err := req.Validate(); err != nil {
+		return err
+	}
+	if !p.enterCall() {
+		return errLeft()
+	}
+	defer p.called.Done()
+	if err := p.acquireSlot(ctx); err != nil {
+		return err
+	}
+	defer func() { <-p.slots }()
+	job := calledJob{}
+	p.doJob(context.WithoutCancel(ctx), p.ended, &req, &job)
+	return job.err
+}
+
+// enterCall has Run wait for a call, and reports whether it does.
+func (p *Prefiller) enterCall() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.mu.isOver {
+		p.called.Add(1)
+	}
+	return !p.mu.isOver
+}
+
+// acquireSlot waits until another job of a call may run.
+func (p *Prefiller) acquireSlot(ctx context.Context) error {
+	if err := p.startWaiting(); err != nil {
+		return err
+	}
+	defer p.updateStats(func(s *PrefillerStats) { s.Waiting-- })
+	select {
+	case <-p.left:
+		return errLeft()
+	default:
+	}
+	select {
+	case p.slots <- struct{}{}:
+		return nil
+	case <-p.left:
+	case <-p.ended:
+	case <-ctx.Done():
+		return fault.New(fault.Canceled, "the decode worker has withdrawn the job")
+	}
+	return errLeft()
+}
+
+// startWaiting counts a waiting call, if it may wait.
+func (p *Prefiller) startWaiting() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := p.mu.stats.Waiting; n >= p.cfg.Waiting {
+		return fault.New(fault.Overloaded, "%d jobs wait for this prefill worker", n)
+	}
+	p.mu.stats.Waiting++
+	return nil
+}
+
+func errLeft() error { return fault.New(fault.Draining, "this prefill worker takes no more jobs") }
+
+// jobSource is where a job came from.
+type jobSource interface {
+	// extend says that the work goes on.
+	extend(context.Context) error
+	// acknowledge ends the job, and giveBack leaves it to another worker.
+	acknowledge(context.Context) error
+	giveBack(context.Context, disagg.HandoffReason) error
+}
+
+// queuedJob is a job of a queue.
+type queuedJob struct {
+	queue    bus.Queue
+	delivery bus.Delivery
+}
+
+func (j *queuedJob) extend(ctx context.Context) error      { return j.queue.Extend(ctx, j.delivery) }
+func (j *queuedJob) acknowledge(ctx context.Context) error { return j.queue.Ack(ctx, j.delivery) }
+func (j *queuedJob) giveBack(ctx context.Context, _ disagg.HandoffReason) error {
+	return j.queue.Release(ctx, j.delivery)
+}
+
+// calledJob is a job which came by a call. err is its answer.
+type calledJob struct{ err error }
+
+func (*calledJob) extend(context.Context) error      { return nil }
+func (*calledJob) acknowledge(context.Context) error { return nil }
+func (j *calledJob) giveBack(_ context.Context, why disagg.HandoffReason) error {
+	j.err = fault.New(fault.Unavailable, "this prefill worker did nothing for the job: %v", why)
+	return nil
+}
