@@ -103,7 +103,7 @@ type SplitInputs struct {
 
 // MovedRange returns the tokens whose blocks would move, half open. It is empty if start is end.
 func (in *SplitInputs) MovedRange() (start, end int) {
-	end = movableEnd(in.Tokens, in.BlockSize)
+	end = MovableEnd(in.Tokens, in.BlockSize)
 	return min(in.Cached/in.BlockSize*in.BlockSize, end), end
 }
 

@@ -127,13 +127,14 @@ type HandoffRequest struct {
 func StartHandoff(now kv.Mono, cfg HandoffConfig, req HandoffRequest, out []HandoffEffect) (*Handoff, []HandoffEffect) {
 	h := &Handoff{
 		cfg: cfg, ref: req.First, first: req.First.Attempt, tokens: req.Tokens, blockSize: req.BlockSize,
-		end: movableEnd(req.Tokens, req.BlockSize), deadline: now.Add(cfg.LocalWait),
+		end: MovableEnd(req.Tokens, req.BlockSize), deadline: now.Add(cfg.LocalWait),
 	}
 	return h, append(out, HandoffEffect{Kind: LookUpPrefix, Tokens: h.tokens})
 }
 
-// movableEnd returns the position up to which the blocks of a request can be computed elsewhere.
-func movableEnd(tokens, blockSize int) int { return max(tokens-1, 0) / blockSize * blockSize }
+// MovableEnd returns the position up to which another worker can compute the tokens of a request: its last block boundary
+// before the last token. The decode worker computes the rest.
+func MovableEnd(tokens, blockSize int) int { return max(tokens-1, 0) / blockSize * blockSize }
 
 // State returns the state.
 func (h *Handoff) State() HandoffState { return h.state }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 
+	"penstock/core/disagg"
 	"penstock/core/fault"
 	"penstock/core/paged"
 	"penstock/internal/engine"
@@ -213,9 +214,7 @@ func (l *loop) startImport(r *request) {
 	if r.imp.over {
 		return
 	}
-	// The last token, and those in its block, are computed here; see core/disagg.
-	size := l.cfg.Card.BlockSize
-	if c.transferEnd = (len(r.req.Prompt) + c.output - 1) / size * size; c.transferEnd == 0 {
+	if c.transferEnd = disagg.MovableEnd(len(r.req.Prompt)+c.output, l.cfg.Card.BlockSize); c.transferEnd == 0 {
 		r.imp.watcher.BlocksReserved(0) // nothing can be imported
 	}
 }
