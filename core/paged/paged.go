@@ -79,7 +79,7 @@
 //
 // After a step without work which preempted no sequence there is none before something happens: a sequence is added or
 // removed, a range is finished, tokens are imported, a transfer ends, or a token comes which is late. A step without work
-// preempts only beside held sequences and those whose tokens are late.
+// preempts only beside held sequences, or beside sequences whose tokens are late.
 //
 // # Blocks
 //

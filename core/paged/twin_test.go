@@ -187,7 +187,7 @@ func (w *twin) dispensable() (all []*twinSeq) {
 	return all
 }
 
-// dispensableFor are those of them which give up their blocks for the admission of q.
+// dispensableFor are the ones which give up their blocks for the admission of q.
 func (w *twin) dispensableFor(q *twinSeq) []*twinSeq {
 	return slices.DeleteFunc(w.dispensable(), func(v *twinSeq) bool { return v.until > v.computed+v.fetched && v.age < q.age })
 }

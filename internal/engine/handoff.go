@@ -190,7 +190,7 @@ func (r *PrefillRequest) Validate() error {
 // Prefilled says how far the work on a job is. The prefill worker calls [MethodProgress] with it, and ends the transfer
 // of the blocks with it as the note, which has Done.
 type Prefilled struct {
-	// Attempt and Epoch are those of the job.
+	// Attempt and Epoch are the job's.
 	Attempt uint32
 	// Computed are the tokens of the prompt computed so far, Cached the tokens which the prefill worker's cache had.
 	Computed, Cached int
@@ -232,11 +232,11 @@ const (
 // PullRequest claims a job and asks for its prompt, of the method [MethodPull].
 type PullRequest struct {
 	ID string
-	// Attempt, Epoch and Handle are those of the job.
+	// Attempt, Epoch and Handle are the job's.
 	Attempt uint32
 	Epoch   uint64
 	Handle  []byte
-	// From says who asks, and how its blocks are read: its Worker, Epoch and Layout. Start and End are those of the job.
+	// From says which worker asks, and how its blocks are read: its Worker, Epoch and Layout. Start and End are the job's.
 	From BlockHandoff
 }
 

@@ -40,7 +40,7 @@ type cluster struct {
 	drained     bool
 	sessions    map[string]*sessionState
 	started     int // requests started
-	// mediaObjects counts the media objects of all calls, rowsFetched those whose rows came from a worker which held them,
+	// mediaObjects counts the media objects of all calls, rowsFetched the ones whose rows came from a worker which held them,
 	// and fetchMisses the answers of workers which did not.
 	mediaObjects, rowsFetched, fetchMisses int64
 	// holders is what routers and workers know of embedding caches; nil if nothing depends on it.

@@ -16,7 +16,7 @@ import (
 // exchange is the handoff of one request at its decode worker. The goroutine which serves the request owns it: others
 // post functions, which that goroutine calls.
 type exchange struct {
-	d      *Decoder
+	d      *DecodeWorker
 	req    *engine.Request
 	tokens int
 	first  disagg.AttemptRef
@@ -43,7 +43,7 @@ type exchange struct {
 	buffer   []byte // of transfers
 	reserved int64  // of the budget for buffer
 	endJob   context.CancelFunc
-	outcome  Outcome
+	outcome  HandoffOutcome
 }
 
 // pull is a call of the method pull.
@@ -149,7 +149,7 @@ func (x *exchange) close() {
 	x.buffer = nil
 	x.d.reserveLanding(-x.reserved)
 	x.outcome.RequestID, x.outcome.State, x.outcome.Took = x.req.ID, x.machine.State(), x.d.now().Sub(x.began)
-	x.d.updateStats(func(s *DecoderStats) {
+	x.d.updateStats(func(s *DecodeWorkerStats) {
 		switch x.outcome.State {
 		case disagg.Decoding:
 			s.Remote++
@@ -179,7 +179,7 @@ func (x *exchange) serve(ctx context.Context, sink func(*engine.Delta) error) er
 	return x.d.eng.Generate(ctx, x.req, sink)
 }
 
-// perform performs the effects of the machine, and those of the events to which they lead.
+// perform performs the effects of the machine, and what follows from the events to which they lead.
 func (x *exchange) perform(ctx, helpers context.Context, sink func(*engine.Delta) error) {
 	for len(x.queue) > 0 {
 		e := x.queue[0]
@@ -275,7 +275,7 @@ func (x *exchange) enqueueJob(helpers context.Context, e *disagg.HandoffEffect) 
 	var ctx context.Context
 	ctx, x.endJob = context.WithCancel(helpers)
 	x.outcome.Jobs++
-	x.d.updateStats(func(s *DecoderStats) { s.Jobs++ })
+	x.d.updateStats(func(s *DecodeWorkerStats) { s.Jobs++ })
 	x.running.Go(func() {
 		by, err := x.d.jobs.PlaceJob(ctx, job, failed)
 		if ctx.Err() == nil {

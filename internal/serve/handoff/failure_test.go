@@ -351,7 +351,7 @@ func TestQueueLost(t *testing.T) {
 // wait.
 func TestNoRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, rigConfig{blocks: []int{16, 64}, change: func(c *DecoderConfig) { c.LandingBytes = tokenBytes * 1500 }})
+		r := newRig(t, rigConfig{blocks: []int{16, 64}, change: func(c *DecodeWorkerConfig) { c.LandingBytes = tokenBytes * 1500 }})
 		n, goOn := r.prefills[0], make(chan struct{})
 		reached := make(chan struct{})
 		stages[0].stop(n, func() { close(reached) }, goOn)
@@ -407,7 +407,7 @@ func TestReclaimed(t *testing.T) {
 func TestIncompatible(t *testing.T) {
 	for _, who := range []string{"prefill", "decode"} {
 		eachWay(t, who, func(t *testing.T, q bus.Queue) {
-			r := newRig(t, rigConfig{blocks: []int{16, 64}, queue: q, prefill: func(c *PrefillerConfig) {
+			r := newRig(t, rigConfig{blocks: []int{16, 64}, queue: q, prefill: func(c *PrefillWorkerConfig) {
 				if who == "prefill" {
 					c.Exchange.Numerics = "others"
 				}
@@ -540,7 +540,7 @@ func TestJobAtTheEnd(t *testing.T) {
 		synctest.Wait()
 		cfg := r.prefills[0].cfg
 		cfg.Concurrency = 1
-		p, err := NewPrefiller(cfg, r.prefills[0].eng, r.calls, r.bulk)
+		p, err := NewPrefillWorker(cfg, r.prefills[0].eng, r.calls, r.bulk)
 		if err != nil {
 			t.Fatal(err)
 		}

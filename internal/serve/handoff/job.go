@@ -14,7 +14,7 @@ import (
 
 // job is a job at its prefill worker. The goroutine of doJob owns it: others post functions, which that goroutine calls.
 type job struct {
-	p       *Prefiller
+	p       *PrefillWorker
 	req     *engine.PrefillRequest
 	source  jobSource
 	events  chan func()
@@ -32,9 +32,9 @@ type job struct {
 }
 
 // doJob does a job. It ends early, and tells the decode worker, when stop is closed.
-func (p *Prefiller) doJob(ctx context.Context, stop <-chan struct{}, req *engine.PrefillRequest, source jobSource) {
+func (p *PrefillWorker) doJob(ctx context.Context, stop <-chan struct{}, req *engine.PrefillRequest, source jobSource) {
 	j := &job{p: p, req: req, source: source, events: make(chan func()), closed: make(chan struct{}), write: make(chan struct{})}
-	p.updateStats(func(s *PrefillerStats) { s.Jobs++; s.Running++ })
+	p.updateStats(func(s *PrefillWorkerStats) { s.Jobs++; s.Running++ })
 	defer j.countOutcome()
 	defer j.running.Wait()
 	defer close(j.closed)
@@ -65,7 +65,7 @@ func (p *Prefiller) doJob(ctx context.Context, stop <-chan struct{}, req *engine
 
 // countOutcome counts the job.
 func (j *job) countOutcome() {
-	j.p.updateStats(func(s *PrefillerStats) {
+	j.p.updateStats(func(s *PrefillWorkerStats) {
 		s.Running--
 		switch {
 		case j.written:

@@ -338,7 +338,7 @@ func (w *faultyWriter) Commit(note []byte) error {
 
 // prefillNode is a prefill worker.
 type prefillNode struct {
-	*Prefiller
+	*PrefillWorker
 	cache  *tokenCache // nil for other engines
 	eng    exchangeEngine
 	calls  *faultyCalls
@@ -382,9 +382,9 @@ type rig struct {
 	bulk     *xfer.MemPlane
 	cache    *tokenCache // nil for other engines
 	eng      exchangeEngine
-	decoder  *Decoder
+	decoder  *DecodeWorker
 	prefills []*prefillNode
-	outcomes chan *Outcome
+	outcomes chan *HandoffOutcome
 	running  sync.WaitGroup
 }
 
@@ -401,8 +401,8 @@ type rigConfig struct {
 	blocks   []int                              // of the decode worker and of each prefill worker, in tokens
 	queue    bus.Queue                          // nil for calls
 	noCalls  bool                               // what the queue does not take is not called either
-	change   func(*DecoderConfig)
-	prefill  func(*PrefillerConfig)
+	change   func(*DecodeWorkerConfig)
+	prefill  func(*PrefillWorkerConfig)
 	layout   func(*engine.KVLayout) // of prefill workers, after they have stated it
 	capacity int                    // of the decode worker's cache in tokens; 0 is 16384
 }
@@ -442,7 +442,7 @@ func newRig(t *testing.T, cfg rigConfig) *rig {
 	if capacity == 0 {
 		capacity = 16384
 	}
-	r := &rig{t: t, calls: rpc.NewMemPlane(), open: cfg.open, outcomes: make(chan *Outcome, 4096)}
+	r := &rig{t: t, calls: rpc.NewMemPlane(), open: cfg.open, outcomes: make(chan *HandoffOutcome, 4096)}
 	bulk, err := xfer.NewMemPlane(xfer.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -464,14 +464,14 @@ func newRig(t *testing.T, cfg rigConfig) *rig {
 		}
 		jobs = placer
 	}
-	dc := DecoderConfig{
-		Self: decodeSelf, Addr: "decode", Handoff: testHandoff, Observe: func(o *Outcome) { r.outcomes <- o },
+	dc := DecodeWorkerConfig{
+		Self: decodeSelf, Addr: "decode", Handoff: testHandoff, Observe: func(o *HandoffOutcome) { r.outcomes <- o },
 		Decide: decideRemotely(t, func() int { return len(r.prefills) }),
 	}
 	if cfg.change != nil {
 		cfg.change(&dc)
 	}
-	if r.decoder, err = NewDecoder(dc, r.eng, bulk, jobs); err != nil {
+	if r.decoder, err = NewDecodeWorker(dc, r.eng, bulk, jobs); err != nil {
 		t.Fatal(err)
 	}
 	r.serve(ctx, r.calls, "decode", func(ctx context.Context, method string, body []byte, send func([]byte) error) error {
@@ -531,7 +531,7 @@ func (r *rig) startPrefill(i, size int, cfg rigConfig) *prefillNode {
 	if cfg.layout != nil {
 		cfg.layout(&n.cache.layout)
 	}
-	pc := PrefillerConfig{
+	pc := PrefillWorkerConfig{
 		Self: n.self, Exchange: exchangeOf(stated, n.self.Epoch), Job: testJob,
 		FindOwner: func(kv.Worker) *disagg.Metadata { return &owner },
 	}
@@ -539,7 +539,7 @@ func (r *rig) startPrefill(i, size int, cfg rigConfig) *prefillNode {
 		cfg.prefill(&pc)
 	}
 	var err error
-	if n.Prefiller, err = NewPrefiller(pc, n.eng, n.calls, n.bulk); err != nil {
+	if n.PrefillWorker, err = NewPrefillWorker(pc, n.eng, n.calls, n.bulk); err != nil {
 		r.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -602,7 +602,7 @@ func (r *rig) alone(req *engine.Request) []enginetest.Choice {
 }
 
 // expect waits for an answer and compares it with that of one engine. It returns how the oldest handoff ended.
-func (r *rig) expect(req *engine.Request, done <-chan answer) *Outcome {
+func (r *rig) expect(req *engine.Request, done <-chan answer) *HandoffOutcome {
 	r.t.Helper()
 	r.compare(req, <-done)
 	return <-r.outcomes
@@ -661,4 +661,4 @@ func newQueue(t *testing.T) bus.Queue {
 	return q
 }
 
-func isRemote(o *Outcome) bool { return o.State == disagg.Decoding }
+func isRemote(o *HandoffOutcome) bool { return o.State == disagg.Decoding }

@@ -18,17 +18,24 @@ import (
 // TestStorm: many requests at a decode worker with little memory, prefill workers which are slow, stand still and die, and
 // queues which lose, repeat and delay. Every answer is that of one engine, and nothing is left.
 func TestStorm(t *testing.T) {
+	var remote, local uint64
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { testStorm(t, seed) })
+			synctest.Test(t, func(t *testing.T) {
+				s := testStorm(t, seed)
+				remote, local = remote+s.Remote, local+60-s.Remote-s.Aborted
+			})
 		})
+	}
+	if remote < 12 || local < 12 { // how many depends on the order in which goroutines run
+		t.Errorf("the test tested little: of 180 requests %d were prefilled elsewhere, and %d locally", remote, local)
 	}
 }
 
-func testStorm(t *testing.T, seed uint64) {
+func testStorm(t *testing.T, seed uint64) DecodeWorkerStats {
 	rng := lockedRand{rng: rand.New(rand.NewPCG(seed, 1))}
-	r := newRig(t, rigConfig{blocks: []int{16, 16, 64, 128}, queue: newQueue(t), capacity: 16 * 150, change: func(c *DecoderConfig) {
-		c.LandingBytes = 6000 * tokenBytes
+	r := newRig(t, rigConfig{blocks: []int{16, 16, 64, 128}, queue: newQueue(t), capacity: 16 * 150, change: func(c *DecodeWorkerConfig) {
+		c.LandingBytes = 12000 * tokenBytes
 	}})
 	r.cache.beforeBatch(func() { time.Sleep(2 * time.Millisecond) }) // virtual, as all times here
 	for _, n := range r.prefills {
@@ -71,8 +78,8 @@ func testStorm(t *testing.T, seed uint64) {
 	for _, n := range s.Local {
 		local += n
 	}
-	if s.Remote < 10 || local < 3 || s.Remote+local+s.Aborted != 60 {
-		t.Errorf("the test tested little: %+v", s)
+	if s.Remote+local+s.Aborted != 60 {
+		t.Errorf("60 requests came: %+v", s)
 	}
 	t.Logf("%+v", s)
 	close(r.outcomes)
@@ -83,6 +90,7 @@ func testStorm(t *testing.T, seed uint64) {
 	}
 	time.Sleep(testJob.Budget)
 	r.expectIdle()
+	return s
 }
 
 // lockedRand is a random source for several goroutines.

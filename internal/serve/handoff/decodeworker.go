@@ -1,7 +1,7 @@
 // Package handoff moves the prefill of requests to other workers: the shells of the machines in core/disagg.
 //
-// A [Decoder] belongs to a decode worker. It serves requests as an engine does, and for each decides where the prompt is
-// computed. A [Prefiller] belongs to a prefill worker: it takes jobs from a queue or from calls, computes prompts, and
+// A [DecodeWorker] belongs to a decode worker. It serves requests as an engine does, and for each decides where the prompt is
+// computed. A [PrefillWorker] belongs to a prefill worker: it takes jobs from a queue or from calls, computes prompts, and
 // writes their blocks into the memory of the decode worker. A [JobPlacer] brings jobs from one to the other.
 //
 // # Failures
@@ -33,8 +33,8 @@ import (
 	"penstock/internal/plane/xfer"
 )
 
-// DecoderConfig configures a Decoder.
-type DecoderConfig struct {
+// DecodeWorkerConfig configures a DecodeWorker.
+type DecodeWorkerConfig struct {
 	// Self is this worker's registration, and Addr its address on the request plane.
 	Self disagg.Incarnation
 	Addr string
@@ -46,15 +46,15 @@ type DecoderConfig struct {
 	// disagg.Decide.
 	Decide func(disagg.SplitInputs) disagg.Decision
 	// Observe, if not nil, gets the outcome of each handoff, before the request decodes. It must not wait.
-	Observe func(*Outcome)
+	Observe func(*HandoffOutcome)
 	Log     *slog.Logger
 }
 
-// DefaultLandingBytes is the meaning of 0 for DecoderConfig.LandingBytes.
+// DefaultLandingBytes is the meaning of 0 for DecodeWorkerConfig.LandingBytes.
 const DefaultLandingBytes = 256 << 20
 
 // Validate reports all problems of c.
-func (c *DecoderConfig) Validate() error {
+func (c *DecodeWorkerConfig) Validate() error {
 	errs := []error{c.Handoff.Validate()}
 	if c.Self.Epoch == 0 || c.Addr == "" || c.Decide == nil {
 		errs = append(errs, fault.New(fault.Invalid, "handoff: a decode worker needs an epoch, an address and a way to decide"))
@@ -65,8 +65,8 @@ func (c *DecoderConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Outcome is how the handoff of a request ended.
-type Outcome struct {
+// HandoffOutcome is how the handoff of a request ended.
+type HandoffOutcome struct {
 	RequestID string
 	Decision  disagg.Decision
 	// State is Decoding, Local or Aborted, and Reason why the decode worker prefills; NoReason if it does not.
@@ -79,8 +79,8 @@ type Outcome struct {
 	Took       time.Duration
 }
 
-// DecoderStats counts what a Decoder has done, and what it holds now.
-type DecoderStats struct {
+// DecodeWorkerStats counts what a DecodeWorker has done, and what it holds now.
+type DecodeWorkerStats struct {
 	// Remote requests were computed by prefill workers, Aborted ones were cancelled before it was known. Local counts
 	// the others by their reason.
 	Remote, Aborted uint64
@@ -94,9 +94,9 @@ type DecoderStats struct {
 	LandingBytes int64
 }
 
-// Decoder serves requests of a decode worker. It is safe for concurrent use.
-type Decoder struct {
-	cfg    DecoderConfig
+// DecodeWorker serves requests of a decode worker. It is safe for concurrent use.
+type DecodeWorker struct {
+	cfg    DecodeWorkerConfig
 	eng    engine.BlockReceiver
 	bulk   xfer.Plane
 	jobs   JobPlacer
@@ -106,28 +106,28 @@ type Decoder struct {
 		sync.Mutex
 		attempts uint64               // given to handoffs
 		open     map[uint32]*exchange // by their first attempt
-		stats    DecoderStats
+		stats    DecodeWorkerStats
 	}
 }
 
-// NewDecoder returns a Decoder which serves with eng, receives blocks over bulk, which must run, and gives jobs to jobs.
-func NewDecoder(cfg DecoderConfig, eng engine.BlockReceiver, bulk xfer.Plane, jobs JobPlacer) (*Decoder, error) {
+// NewDecodeWorker returns a DecodeWorker which serves with eng, receives blocks over bulk, which must run, and gives jobs to jobs.
+func NewDecodeWorker(cfg DecodeWorkerConfig, eng engine.BlockReceiver, bulk xfer.Plane, jobs JobPlacer) (*DecodeWorker, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	cfg.LandingBytes = cmp.Or(cfg.LandingBytes, DefaultLandingBytes)
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
-	d := &Decoder{cfg: cfg, eng: eng, bulk: bulk, jobs: jobs, layout: eng.BlockLayout(), born: time.Now()}
+	d := &DecodeWorker{cfg: cfg, eng: eng, bulk: bulk, jobs: jobs, layout: eng.BlockLayout(), born: time.Now()}
 	d.mu.open = make(map[uint32]*exchange)
 	d.mu.stats.Local = make(map[disagg.HandoffReason]uint64)
 	return d, nil
 }
 
 // now is the time of the machines.
-func (d *Decoder) now() kv.Mono { return kv.Mono(time.Since(d.born)) }
+func (d *DecodeWorker) now() kv.Mono { return kv.Mono(time.Since(d.born)) }
 
 // Stats returns the counters.
-func (d *Decoder) Stats() DecoderStats {
+func (d *DecodeWorker) Stats() DecodeWorkerStats {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := d.mu.stats
@@ -140,14 +140,14 @@ func (d *Decoder) Stats() DecoderStats {
 }
 
 // updateStats changes the counters.
-func (d *Decoder) updateStats(change func(*DecoderStats)) {
+func (d *DecodeWorker) updateStats(change func(*DecodeWorkerStats)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	change(&d.mu.stats)
 }
 
 // reserveLanding changes what is reserved for blocks by n bytes. It reports whether the budget allows that.
-func (d *Decoder) reserveLanding(n int64) bool {
+func (d *DecodeWorker) reserveLanding(n int64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if n > 0 && d.mu.stats.LandingBytes+n > d.cfg.LandingBytes {
@@ -158,7 +158,7 @@ func (d *Decoder) reserveLanding(n int64) bool {
 }
 
 // Generate serves a request as engine.Engine.Generate does. Its prompt is computed where the decision says.
-func (d *Decoder) Generate(ctx context.Context, req *engine.Request, sink func(*engine.Delta) error) error {
+func (d *DecodeWorker) Generate(ctx context.Context, req *engine.Request, sink func(*engine.Delta) error) error {
 	x := d.openExchange(req)
 	if x == nil {
 		return d.eng.Generate(ctx, req, sink)
@@ -169,7 +169,7 @@ func (d *Decoder) Generate(ctx context.Context, req *engine.Request, sink func(*
 }
 
 // openExchange begins the handoff of a request; nil if it cannot have one.
-func (d *Decoder) openExchange(req *engine.Request) *exchange {
+func (d *DecodeWorker) openExchange(req *engine.Request) *exchange {
 	tokens := len(req.Prompt)
 	switch choice := firstOpenChoice(req); {
 	case choice < 0 || tokens == 0:
@@ -206,14 +206,14 @@ func firstOpenChoice(req *engine.Request) int {
 }
 
 // closeExchange ends the handoff of x.
-func (d *Decoder) closeExchange(x *exchange) {
+func (d *DecodeWorker) closeExchange(x *exchange) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.mu.open, x.first.Attempt)
 }
 
 // findExchange returns the handoff which ref belongs to; nil if there is none any more.
-func (d *Decoder) findExchange(ref disagg.AttemptRef) *exchange {
+func (d *DecodeWorker) findExchange(ref disagg.AttemptRef) *exchange {
 	if ref.Epoch != d.cfg.Self.Epoch || ref.Attempt == 0 {
 		return nil
 	}
@@ -228,7 +228,7 @@ func refusal(why disagg.HandoffReason) error {
 }
 
 // ServePull answers the method pull.
-func (d *Decoder) ServePull(ctx context.Context, body []byte, send func([]byte) error) error {
+func (d *DecodeWorker) ServePull(ctx context.Context, body []byte, send func([]byte) error) error {
 	var req engine.PullRequest
 	if err := engine.DecodePullRequest(body, &req); err != nil {
 		return err
@@ -238,20 +238,20 @@ func (d *Decoder) ServePull(ctx context.Context, body []byte, send func([]byte) 
 	}
 	x := d.findExchange(req.Ref())
 	if x == nil || subtle.ConstantTimeCompare(x.handle[:], req.Handle) == 0 {
-		d.updateStats(func(s *DecoderStats) { s.RefusedPulls++ })
+		d.updateStats(func(s *DecodeWorkerStats) { s.RefusedPulls++ })
 		return refusal(disagg.Stale)
 	}
 	p := &pull{ref: req.Ref(), by: req.Prefiller(), layout: req.From.Layout, answer: make(chan pullAnswer, 1), ended: make(chan error, 1)}
 	if !x.post(func() { x.handlePull(p) }) {
-		d.updateStats(func(s *DecoderStats) { s.RefusedPulls++ })
+		d.updateStats(func(s *DecodeWorkerStats) { s.RefusedPulls++ })
 		return refusal(disagg.Stale)
 	}
 	a := <-p.answer
 	if a.err != nil {
-		d.updateStats(func(s *DecoderStats) { s.RefusedPulls++ })
+		d.updateStats(func(s *DecodeWorkerStats) { s.RefusedPulls++ })
 		return a.err
 	}
-	d.updateStats(func(s *DecoderStats) { s.Pulls++ })
+	d.updateStats(func(s *DecodeWorkerStats) { s.Pulls++ })
 	err := sendPrompt(p.ref.Attempt, a.budget, engine.AppendRequest(nil, a.prompt), send)
 	if err == nil {
 		select {
@@ -283,7 +283,7 @@ func sendPrompt(attempt uint32, budget time.Duration, prompt []byte, send func([
 }
 
 // ServeProgress answers the method progress.
-func (d *Decoder) ServeProgress(body []byte) error {
+func (d *DecodeWorker) ServeProgress(body []byte) error {
 	var p engine.Prefilled
 	if err := engine.DecodePrefilled(body, &p); err != nil {
 		return err

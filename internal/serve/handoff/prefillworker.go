@@ -18,8 +18,8 @@ import (
 	"penstock/internal/plane/xfer"
 )
 
-// PrefillerConfig configures a Prefiller.
-type PrefillerConfig struct {
+// PrefillWorkerConfig configures a PrefillWorker.
+type PrefillWorkerConfig struct {
 	// Self is this worker's registration, and Exchange what it states there.
 	Self     disagg.Incarnation
 	Exchange disagg.Metadata
@@ -34,14 +34,14 @@ type PrefillerConfig struct {
 	Log     *slog.Logger
 }
 
-// Meaning of 0 in a PrefillerConfig.
+// Meaning of 0 in a PrefillWorkerConfig.
 const (
 	DefaultConcurrency = 4
 	DefaultWaiting     = 64
 )
 
 // Validate reports all problems of c.
-func (c *PrefillerConfig) Validate() error {
+func (c *PrefillWorkerConfig) Validate() error {
 	errs := []error{c.Job.Validate()}
 	if c.Self.Epoch == 0 || c.FindOwner == nil {
 		errs = append(errs, fault.New(fault.Invalid, "handoff: a prefill worker needs an epoch and a way to find decode workers"))
@@ -52,8 +52,8 @@ func (c *PrefillerConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// PrefillerStats counts what a Prefiller has done.
-type PrefillerStats struct {
+// PrefillWorkerStats counts what a PrefillWorker has done.
+type PrefillWorkerStats struct {
 	// Jobs were taken. Written ones are complete, Unwanted ones were refused or aborted by the decode worker, Failed ones
 	// were given up, and Malformed ones were none.
 	Jobs, Written, Unwanted, Failed, Malformed uint64
@@ -63,9 +63,9 @@ type PrefillerStats struct {
 	Running, Waiting int
 }
 
-// Prefiller does the jobs of a prefill worker. It is safe for concurrent use.
-type Prefiller struct {
-	cfg    PrefillerConfig
+// PrefillWorker does the jobs of a prefill worker. It is safe for concurrent use.
+type PrefillWorker struct {
+	cfg    PrefillWorkerConfig
 	eng    engine.BlockProvider
 	calls  rpc.Plane
 	bulk   xfer.Plane
@@ -79,44 +79,44 @@ type Prefiller struct {
 	mu     struct {
 		sync.Mutex
 		isOver bool // Run has ended, or is about to
-		stats  PrefillerStats
+		stats  PrefillWorkerStats
 	}
 }
 
-// NewPrefiller returns a Prefiller which computes with eng, calls decode workers over calls, and writes blocks over bulk.
-func NewPrefiller(cfg PrefillerConfig, eng engine.BlockProvider, calls rpc.Plane, bulk xfer.Plane) (*Prefiller, error) {
+// NewPrefillWorker returns a PrefillWorker which computes with eng, calls decode workers over calls, and writes blocks over bulk.
+func NewPrefillWorker(cfg PrefillWorkerConfig, eng engine.BlockProvider, calls rpc.Plane, bulk xfer.Plane) (*PrefillWorker, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	cfg.Concurrency, cfg.Waiting = cmp.Or(cfg.Concurrency, DefaultConcurrency), cmp.Or(cfg.Waiting, DefaultWaiting)
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
-	return &Prefiller{
+	return &PrefillWorker{
 		cfg: cfg, eng: eng, calls: calls, bulk: bulk, layout: eng.BlockLayout(), born: time.Now(),
 		slots: make(chan struct{}, cfg.Concurrency), ended: make(chan struct{}), left: make(chan struct{}),
 	}, nil
 }
 
-func (p *Prefiller) now() kv.Mono { return kv.Mono(time.Since(p.born)) }
+func (p *PrefillWorker) now() kv.Mono { return kv.Mono(time.Since(p.born)) }
 
 // Stats returns the counters.
-func (p *Prefiller) Stats() PrefillerStats {
+func (p *PrefillWorker) Stats() PrefillWorkerStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.mu.stats
 }
 
-func (p *Prefiller) updateStats(change func(*PrefillerStats)) {
+func (p *PrefillWorker) updateStats(change func(*PrefillWorkerStats)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	change(&p.mu.stats)
 }
 
 // Drain makes the worker take no more jobs. Those which it has go on.
-func (p *Prefiller) Drain() { p.leave.Do(func() { close(p.left) }) }
+func (p *PrefillWorker) Drain() { p.leave.Do(func() { close(p.left) }) }
 
 // Run does the jobs of q, which may be nil, until ctx ends. Then all jobs end, also those of calls, whose decode workers
 // are told. It is called once.
-func (p *Prefiller) Run(ctx context.Context, q bus.Queue) error {
+func (p *PrefillWorker) Run(ctx context.Context, q bus.Queue) error {
 	if q != nil {
 		p.doQueues(ctx, q)
 	}
@@ -130,7 +130,7 @@ func (p *Prefiller) Run(ctx context.Context, q bus.Queue) error {
 }
 
 // doQueues does the jobs of q, several at once, until ctx ends or the worker drains.
-func (p *Prefiller) doQueues(ctx context.Context, q bus.Queue) {
+func (p *PrefillWorker) doQueues(ctx context.Context, q bus.Queue) {
 	pulling, stop := context.WithCancel(ctx)
 	defer stop()
 	var running sync.WaitGroup
@@ -154,7 +154,7 @@ const (
 )
 
 // doQueue does one job of a queue after the other, until pulling ends. Jobs end with ctx.
-func (p *Prefiller) doQueue(ctx, pulling context.Context, q bus.Queue) {
+func (p *PrefillWorker) doQueue(ctx, pulling context.Context, q bus.Queue) {
 	retry := backoff.Backoff{Min: minPullWait, Max: maxPullWait}
 	for {
 		d, err := q.Pull(pulling)
@@ -178,14 +178,14 @@ func (p *Prefiller) doQueue(ctx, pulling context.Context, q bus.Queue) {
 }
 
 // doDelivery does a job of a queue. Bytes which are no job are removed.
-func (p *Prefiller) doDelivery(ctx context.Context, q bus.Queue, d bus.Delivery) {
+func (p *PrefillWorker) doDelivery(ctx context.Context, q bus.Queue, d bus.Delivery) {
 	var req engine.PrefillRequest
 	err := engine.DecodePrefillRequest(d.Data, &req)
 	if err == nil {
 		err = req.Validate()
 	}
 	if err != nil {
-		p.updateStats(func(s *PrefillerStats) { s.Malformed++ })
+		p.updateStats(func(s *PrefillWorkerStats) { s.Malformed++ })
 		p.cfg.Log.WarnContext(ctx, "the queue has a job which cannot be read", "error", err)
 		p.within(ctx, func(ctx context.Context) error { return q.Ack(ctx, d) })
 		return
@@ -198,7 +198,7 @@ func (p *Prefiller) doDelivery(ctx context.Context, q bus.Queue, d bus.Delivery)
 }
 
 // within calls f with a context which ends soon, even if ctx has ended: what it tells is still of use.
-func (p *Prefiller) within(ctx context.Context, f func(context.Context) error) {
+func (p *PrefillWorker) within(ctx context.Context, f func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.Job.ClaimWait)
 	defer cancel()
 	if err := f(ctx); err != nil {
@@ -208,7 +208,7 @@ func (p *Prefiller) within(ctx context.Context, f func(context.Context) error) {
 
 // ServePrefill answers the method prefill: it does a job, once fewer than Concurrency others run. The end of the call
 // withdraws a job which waits; others end with their pull.
-func (p *Prefiller) ServePrefill(ctx context.Context, body []byte) error {
+func (p *PrefillWorker) ServePrefill(ctx context.Context, body []byte) error {
 	var req engine.PrefillRequest
 	if err := engine.DecodePrefillRequest(body, &req); err != nil {
 		return err
@@ -230,7 +230,7 @@ func (p *Prefiller) ServePrefill(ctx context.Context, body []byte) error {
 }
 
 // enterCall has Run wait for a call, and reports whether it does.
-func (p *Prefiller) enterCall() bool {
+func (p *PrefillWorker) enterCall() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.mu.isOver {
@@ -240,11 +240,11 @@ func (p *Prefiller) enterCall() bool {
 }
 
 // acquireSlot waits until another job of a call may run.
-func (p *Prefiller) acquireSlot(ctx context.Context) error {
+func (p *PrefillWorker) acquireSlot(ctx context.Context) error {
 	if err := p.startWaiting(); err != nil {
 		return err
 	}
-	defer p.updateStats(func(s *PrefillerStats) { s.Waiting-- })
+	defer p.updateStats(func(s *PrefillWorkerStats) { s.Waiting-- })
 	select {
 	case <-p.left:
 		return errLeft()
@@ -262,7 +262,7 @@ func (p *Prefiller) acquireSlot(ctx context.Context) error {
 }
 
 // startWaiting counts a waiting call, if it may wait.
-func (p *Prefiller) startWaiting() error {
+func (p *PrefillWorker) startWaiting() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if n := p.mu.stats.Waiting; n >= p.cfg.Waiting {
