@@ -102,10 +102,10 @@ func TestPrefillWorkerStands(t *testing.T) {
 		eachWay(t, stage.name, func(t *testing.T, q bus.Queue) {
 			r := newRig(t, rigConfig{blocks: []int{16, 64, 64}, queue: q})
 			first, resume, goOn := r.prefills[0], r.prefills[1].standBy(), make(chan struct{})
-			awake := func() {}
+			awake := make(chan func(), 1)
 			stage.stop(first, func() {
 				first.calls.blockCalls(engine.MethodProgress)
-				awake = first.standBy()
+				awake <- first.standBy()
 				resume()
 			}, goOn)
 			req := newRequest(1, large, 5)
@@ -114,7 +114,7 @@ func TestPrefillWorkerStands(t *testing.T) {
 				t.Errorf("%+v", o)
 			}
 			close(goOn)
-			awake()
+			(<-awake)()
 			r.expectIdle()
 			if s := first.Stats(); s.Written != 0 {
 				t.Errorf("the worker which stood still has written: %+v", s)
