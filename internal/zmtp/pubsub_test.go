@@ -494,22 +494,20 @@ func TestHandshakeTimeout(t *testing.T) {
 	})
 }
 
-// TestDialASilentServer: the error for a port with a different service, which waits for more input,
+// TestSilentServer: the error for a port with a different service, which waits for more input,
 // says so and does not merely report the closed connection.
-func TestDialASilentServer(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	ep, err := ParseEndpoint("tcp://" + ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = dialConn(t.Context(), ep, typeSub, &Options{HandshakeTimeout: 20 * time.Millisecond, MaxMessage: 1 << 10, MaxFrames: 4})
-	if err == nil || !strings.Contains(err.Error(), "does not speak ZeroMQ") {
-		t.Error(err)
-	}
+func TestSilentServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		go func() { _, _ = io.Copy(io.Discard, theirs) }()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		_, err := handshakeContext(ctx, ours, dialled, typeSub, &Options{HandshakeTimeout: 20 * time.Millisecond, MaxMessage: 1 << 10, MaxFrames: 4})
+		if err == nil || !strings.Contains(err.Error(), "does not speak ZeroMQ") {
+			t.Error(err)
+		}
+		_ = theirs.Close()
+	})
 }
 
 // TestSendDoesNotAllocate: Send allocates nothing for a message to subscribers' queues once they
