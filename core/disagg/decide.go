@@ -162,7 +162,8 @@ func (r SplitReason) String() string {
 	}
 	return [splitReasons]string{
 		"the policy is never", "there are no prefill workers", "all blocks which could move are held",
-		"no memory is free for blocks which arrive", "the policy is always", "the prefill is short", "the queue is full", "the prefill is long", "local prefill costs no more", "remote prefill costs less",
+		"no memory is free for blocks which arrive", "the policy is always", "the prefill is short", "the queue is full",
+		"the prefill is long", "local prefill costs no more", "remote prefill costs less",
 	}[r]
 }
 

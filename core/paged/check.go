@@ -116,8 +116,8 @@ func (s *Scheduler) holders() (all []*seqState) {
 	return all
 }
 
-// checkPartial: sequences added with unfinished ranges or a transfer have the blocks of all tokens which were known at admission.
-// Running ones can compute or fetch something if they are encoding; paused ones can compute nothing, or no place was
+// checkPartial: sequences added with unfinished ranges or a transfer have the blocks of all tokens which were known at
+// admission. Running ones can compute or fetch something if they are encoding; paused ones can compute nothing, or no place was
 // free. The counts add up.
 func (s *Scheduler) checkPartial() error {
 	var want partialCounts

@@ -180,8 +180,8 @@ func (s *Scheduler) newestWhere(ok func(*seqState) bool) (newest *seqState) {
 	return newest
 }
 
-// reclaimFor preempts encoding sequences, except older ones which await transfers, until q, which is not encoding and waits, fits with its hits, and reports
-// whether it does. It preempts none if all of them together are too few.
+// reclaimFor preempts encoding sequences, except older ones which await transfers, until q fits with its hits, and
+// reports whether it does. q waits and is not encoding. It preempts none if all of them together are too few.
 func (s *Scheduler) reclaimFor(q *seqState, hits []int32, out *Step) bool {
 	if !s.holdsEncoding() || s.missingBlocks(q, hits) > s.reclaimableBlocks(q, hits) {
 		return false

@@ -315,7 +315,7 @@ func fuzzFindings() []string {
 	}
 }
 
-// drivenBy is what a byte of a fuzzer says. Those of the findings say withRanges.
+// drivenBy returns how a fuzzer's byte drives the test. The corpus has bytes for withRanges.
 func drivenBy(b byte) driven {
 	return []driven{wholePrompts, withRanges, withRanges, withTransfers}[b%4]
 }

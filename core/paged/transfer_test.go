@@ -11,8 +11,8 @@ import (
 	"penstock/core/kv"
 )
 
-// TestRandomTransfers: while others write into reserved blocks and read held ones at any time, nobody computes with K and
-// V which are not its own, and the scheduler does what the twin does.
+// TestRandomTransfers: while others write into reserved blocks and read held ones at any time, no sequence is
+// computed with K and V of another one, and the scheduler does what the twin does.
 func TestRandomTransfers(t *testing.T) {
 	var all transferRig
 	for seed := range uint64(240) {
@@ -94,7 +94,8 @@ func (m *cacheModel) slot(u *blockUser, p int) [2]int32 {
 	return [2]int32{u.blocks[p/m.size], int32(p % m.size)}
 }
 
-// followStep ends the transfers of preempted sequences, before the batch is computed, and begins those of reserved ones.
+// followStep ends the transfers of preempted sequences before the batch is computed, and starts transfers into the
+// blocks of reserved ones.
 func (r *rig) followStep() {
 	for _, id := range r.step.Preempted {
 		if r.transfers.writers[id] != nil {

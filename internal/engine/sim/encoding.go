@@ -42,23 +42,22 @@ const rowTime kv.Mono = 1
 // LookupRows reports whether there are rows for a key, and counts a hit or a miss. A key without a digest names
 // nothing: it is a miss which is not counted.
 func (m *RowMemory) LookupRows(key *embcache.RowKey) bool {
+	return m.useRows(key, (*embcache.RowCache).Get)
+}
+
+// RepeatLookup is LookupRows without counting, for a look-up which was counted before, or elsewhere.
+func (m *RowMemory) RepeatLookup(key *embcache.RowKey) bool {
+	return m.useRows(key, (*embcache.RowCache).Pin)
+}
+
+// useRows looks rows up by Get or Pin of the cache, which make them the most recently used ones.
+func (m *RowMemory) useRows(key *embcache.RowKey, pin func(*embcache.RowCache, *embcache.RowKey, kv.Mono) (embcache.Entry, bool)) bool {
 	if key.Digest == (kv.Digest{}) {
 		return false
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	e, ok := m.mu.cache.Get(key, rowTime)
-	if ok {
-		m.mu.cache.Release(e.Ref)
-	}
-	return ok
-}
-
-// RepeatLookup is LookupRows without counting, for a look-up which was counted before, or elsewhere.
-func (m *RowMemory) RepeatLookup(key *embcache.RowKey) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	e, ok := m.mu.cache.Pin(key, rowTime)
+	e, ok := pin(m.mu.cache, key, rowTime)
 	if ok {
 		m.mu.cache.Release(e.Ref)
 	}
