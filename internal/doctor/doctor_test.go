@@ -199,7 +199,7 @@ func TestExamineFleet(t *testing.T) {
 	checkNoFinding(t, found, "worker 8")
 	checkFinding(t, found, "alias large", CheckWarn, "the models n and o are both called large: requests for it go to n")
 	checkFinding(t, found, "alias m", CheckWarn, "the models m and n are both called m: requests for it go to m")
-	checkFinding(t, found, "worker 12", CheckWarn, "role prefill serves nothing in this version")
+	checkFinding(t, found, "worker 12", CheckWarn, "role prefill serves nothing with this engine")
 	checkFinding(t, found, "worker 13", CheckFail, `numerics is "other" here and "" there`)
 	checkFinding(t, found, "worker 14", CheckWarn, "role encode serves nothing with this engine")
 	checkFinding(t, found, "worker 11", CheckWarn, "its version has no checksums")

@@ -129,11 +129,29 @@ func (c *Card) Validate() error {
 		check(int64(t) < int64(c.VocabSize), "eos token %d is not below vocab_size %d", t, c.VocabSize)
 	}
 	check(c.MaxBatchedTokens >= 0, "max_num_batched_tokens must not be negative, but is %d", c.MaxBatchedTokens)
-	errs = append(errs, checkExperts(c.Experts))
+	errs = append(errs, checkExperts(c.Experts), c.checkExchange())
 	if err := c.Defaults.validate(); err != nil {
 		check(false, "defaults: %v", err)
 	}
 	return errors.Join(errs...)
+}
+
+// checkExchange checks how the worker exchanges KV blocks.
+func (c *Card) checkExchange() error {
+	x := c.Exchange
+	if x == nil {
+		return nil
+	}
+	if c.Role != RolePrefill && c.Role != RoleDecode {
+		return fmt.Errorf("model card: exchange: a worker of role %s exchanges no KV blocks", c.Role)
+	}
+	if err := x.Validate(); err != nil {
+		return fmt.Errorf("model card: exchange: %w", err)
+	}
+	if x.Numerics != c.Numerics {
+		return errors.New("model card: exchange: its numerics are not those of the card")
+	}
+	return nil
 }
 
 // checkExperts checks that layers and their experts are strictly ascending and that every share is in [0, 1].

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"penstock/core/disagg"
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/internal/fixturetest"
@@ -38,6 +39,48 @@ func TestCardRoundTrip(t *testing.T) {
 	}
 	if !got.HasName("tiny") || !got.HasName("penstock-tiny") || got.HasName("") || got.HasName("other") {
 		t.Error("Names does not follow name and aliases")
+	}
+}
+
+// exchange is what a worker states which exchanges KV blocks.
+func exchange() *disagg.Metadata {
+	return &disagg.Metadata{
+		Epoch: 7, Transports: []disagg.TransportAddress{{Name: "tcp", Address: "10.0.0.5:4000"}}, BlockSize: 16, TokenBytes: 512,
+		Layout: "order", Type: "f32", Numerics: "abc",
+	}
+}
+
+// TestCardExchange: how a worker exchanges KV blocks is on its card, no part of its checksum, and bounded.
+func TestCardExchange(t *testing.T) {
+	for _, role := range []Role{RoleDecode, RolePrefill} {
+		c := goodCard()
+		c.Role = role
+		before := c.Checksum()
+		c.Exchange = exchange()
+		b, err := EncodeCard(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := DecodeCard(b); err != nil || cmp.Diff(c, got) != "" || got.Checksum() != before {
+			t.Errorf("%s: %v %s", role, err, cmp.Diff(c, got))
+		}
+		if _, unused := c.UnusedRoleWarning(); unused {
+			t.Errorf("%s: its role is said to serve nothing", role)
+		}
+	}
+	for name, change := range map[string]func(*Card){
+		"aggregated":     func(c *Card) { c.Role = RoleAggregated },
+		"no epoch":       func(c *Card) { c.Exchange.Epoch = 0 },
+		"no way":         func(c *Card) { c.Exchange.Transports = nil },
+		"long":           func(c *Card) { c.Exchange.Layout = strings.Repeat("x", 1<<13) },
+		"other numerics": func(c *Card) { c.Numerics = "def" },
+	} {
+		c := goodCard()
+		c.Role, c.Exchange = RoleDecode, exchange()
+		change(&c)
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "exchange") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
@@ -93,6 +136,7 @@ func FuzzDecodeCard(f *testing.F) {
 	}
 	f.Add(b)
 	f.Add([]byte(strings.Replace(string(b), `"block_size"`, `"role":"decode","block_size"`, 1)))
+	f.Add([]byte(`{"name":"m","role":"prefill","block_size":16,"ranks":1,"context_length":9,"vocab_size":9,"numerics":"n","exchange":{"epoch":1,"transports":[{"name":"tcp"}],"block_size":16,"token_bytes":4,"layout":"o","type":"f32","numerics":"n"}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c, err := DecodeCard(b)
 		if err != nil {

@@ -38,7 +38,7 @@ type sharedField struct {
 // Fields in which workers of one model may differ are left out. blocks, ranks, engine, max_num_batched_tokens
 // and experts are the worker's size, make and place in the fleet. numerics divides the workers of a model
 // into groups that continue each other's streams exactly, which is checked for each stream. guided,
-// preprocess, embeddings, passes, features, media_miscounted, kv_events, kv_guessed, no_reuse and
+// preprocess, embeddings, passes, features, media_miscounted, kv_events, kv_guessed, no_reuse, exchange and
 // embedding_region are abilities: a request that needs one is routed to a worker that has it, as is a request for an adapter.
 // role divides the work on one model.
 //

@@ -10,6 +10,7 @@ package engine
 import (
 	"context"
 
+	"penstock/core/disagg"
 	"penstock/core/encode"
 	"penstock/core/kv"
 	"penstock/core/kvfeed/embfeed"
@@ -146,6 +147,9 @@ type Card struct {
 	// EmbeddingRegion is where other processes of the worker's host read its embedding cache (embregion.Owner); "" is
 	// nowhere. The worker sets it.
 	EmbeddingRegion string `json:"embedding_region,omitempty"`
+	// Exchange says how workers of role prefill and decode exchange KV blocks; nil for others, and for those which exchange
+	// none. The worker sets it. Its Epoch is that of the registration.
+	Exchange *disagg.Metadata `json:"exchange,omitempty"`
 	// KVPredicted says that those events are a prediction: the worker derives them from the requests that it
 	// sent and the cached tokens that the engine reported, since the engine reports no KV events.
 	KVPredicted bool `json:"kv_guessed,omitempty"`

@@ -6,8 +6,8 @@ import "fmt"
 // [RoleAggregated] is absent.
 type Role string
 
-// The roles. In this version only aggregated and decode workers are sent requests, each of them whole ones; they ask
-// encode workers.
+// The roles. Only aggregated and decode workers are sent requests, each of them whole ones. They ask encode workers, and
+// decode workers ask prefill workers.
 const (
 	// RoleAggregated is prefill and decode on one worker.
 	RoleAggregated Role = ""
@@ -54,16 +54,24 @@ func (r Role) isKnown() bool {
 }
 
 // UnusedRoleWarning returns the warning about a worker of this card whose role serves nothing; ok is false for a
-// worker which is sent requests, and for one which encodes media for others.
+// worker which is sent requests, and for one which encodes media or computes prompts for others.
 func (c *Card) UnusedRoleWarning() (w Warning, ok bool) {
 	w = Warning{Code: WarnRoleUnused, Remedy: "start it with --role aggregated to have it serve requests"}
 	switch {
 	case c.Role == RoleEncode && c.Encoder == "":
 		w.Detail = "role encode serves nothing with this engine, which encodes no media for others: nothing is sent to the worker"
-	case c.Role == RolePrefill:
-		w.Detail = "role prefill serves nothing in this version: nothing is sent to the worker"
+	case c.Role == RolePrefill && c.Exchange == nil:
+		w.Detail = "role prefill serves nothing with this engine, which gives no KV blocks to others: nothing is sent to the worker"
 	default:
 		return Warning{}, false
 	}
 	return w, true
+}
+
+// NoDecodeWarning is the warning about a prefill worker while there is no decode worker which could ask it.
+func NoDecodeWarning() Warning {
+	return Warning{
+		Code: WarnRoleUnused, Detail: "role prefill serves nothing now: no decode worker which can take its blocks is registered",
+		Remedy: "start workers of the same model and build with --role decode",
+	}
 }

@@ -45,7 +45,7 @@ const (
 	WarnNoMetrics      = "no_metrics"          // load cannot be read: only this fleet's own requests count
 	WarnUnreachable    = "unreachable"         // the engine does not answer
 	WarnSaltsRefused   = "cache_salts_refused" // the engine may not isolate cache salts: requests with one are refused
-	WarnRoleUnused     = "role_unused"         // the worker's role serves nothing, in this version or with its engine
+	WarnRoleUnused     = "role_unused"         // the worker's role serves nothing, with its engine or in its fleet
 	WarnTextOnly       = "no_tokens_out"       // the engine answers with text only: streams cannot move exactly
 )
 

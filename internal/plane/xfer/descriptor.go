@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -49,6 +50,19 @@ func (t Transport) String() string {
 type OwnerAddress struct {
 	Transport Transport
 	Address   string // "host:port" for TCP and UCX, otherwise opaque
+}
+
+// Scope names the process or the host within which writers reach the owner in this way; "" is anywhere. Two processes
+// which have addresses of one transport and one scope reach each other by it.
+func (a OwnerAddress) Scope() string {
+	switch a.Transport {
+	case Mem:
+		return a.Address
+	case Shm:
+		host, _, _ := strings.Cut(a.Address, "/")
+		return host
+	}
+	return ""
 }
 
 // transferID names a transfer. Only processes which have its descriptor know it.

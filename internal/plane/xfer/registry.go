@@ -42,6 +42,13 @@ func (r *registry) addEndpoint(e OwnerAddress) {
 	r.mu.endpoints = append(append(list, e), r.mu.endpoints[at:]...)
 }
 
+// Addresses implements Plane.
+func (r *registry) Addresses() []OwnerAddress {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.endpoints // it is replaced, and never changed
+}
+
 // removeEndpoint makes transfers unreachable at e, and aborts those which use its transport; with the
 // last endpoint all.
 func (r *registry) removeEndpoint(e OwnerAddress) {

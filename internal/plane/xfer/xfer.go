@@ -41,6 +41,9 @@ type Plane interface {
 	// Expect opens a transfer, which one writer can fulfil once. It is Unavailable unless Run is
 	// ready, and Overloaded while as many transfers are open as the plane allows.
 	Expect(in Incoming) (*Transfer, error)
+	// Addresses returns where writers reach this process, the fastest way first. It is empty unless Run is ready. The
+	// caller must not change it.
+	Addresses() []OwnerAddress
 	// Open claims the transfer which the descriptor names. It waits, until ctx ends, while the
 	// writers of this process already use as many connections to the owner as the plane allows.
 	// ctx governs the whole transfer: if it ends first, the transfer is aborted.

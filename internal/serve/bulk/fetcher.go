@@ -83,6 +83,21 @@ func (f *Fetcher) FetchInto(ctx context.Context, addr string, handle, into []byt
 	return appendDigest(nil, d), nil
 }
 
+// Listen begins to receive bulk data before the first Fetch, and returns when this process can be reached. It is
+// Unavailable if it cannot. Run must be called.
+func (f *Fetcher) Listen(ctx context.Context) error {
+	f.want.Do(func() { close(f.wanted) })
+	select {
+	case <-f.ready:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if f.bulk == nil || len(f.bulk.Addresses()) == 0 {
+		return fault.New(fault.Unavailable, "this process cannot receive bulk data")
+	}
+	return nil
+}
+
 func (f *Fetcher) fetch(ctx context.Context, addr string, handle, into []byte, inline bool) (xfer.Digest, error) {
 	f.want.Do(func() { close(f.wanted) })
 	select {
