@@ -42,9 +42,12 @@ type DecodeWorkerConfig struct {
 	Handoff disagg.HandoffConfig
 	// LandingBytes bounds the memory for blocks which arrive, of all requests together; 0 means 256 MiB.
 	LandingBytes int64
-	// Decide decides about a request. It gets Tokens, Cached, BlockSize and NoRoom, adds what else is known, and calls
-	// disagg.Decide.
+	// Decide decides about a request. It gets Tokens, Cached, BlockSize, NoRoom, LocalTokens and Decoding, adds what else is
+	// known, and calls disagg.Decide.
 	Decide func(disagg.SplitInputs) disagg.Decision
+	// ObserveLocal, if not nil, gets the time in which the engine computed so many tokens of a prompt, beside no prompt which
+	// came earlier. It must not wait.
+	ObserveLocal func(tokens int, took time.Duration)
 	// Observe, if not nil, gets the outcome of each handoff, before the request decodes. It must not wait.
 	Observe func(*HandoffOutcome)
 	Log     *slog.Logger
@@ -77,6 +80,10 @@ type HandoffOutcome struct {
 	Start, End int
 	Bytes      int64
 	Took       time.Duration
+	// Of a prompt which a prefill worker computed: RemoteCached is how many of its first tokens that worker's cache had,
+	// Prefill the time from its admission to its first block, and Transfer that of the blocks.
+	RemoteCached      int
+	Prefill, Transfer time.Duration
 }
 
 // DecodeWorkerStats counts what a DecodeWorker has done, and what it holds now.
@@ -89,8 +96,9 @@ type DecodeWorkerStats struct {
 	Jobs, Pulls, RefusedPulls uint64
 	// Bytes and Tokens came from prefill workers.
 	Bytes, Tokens uint64
-	// Open is how many handoffs are in progress, and LandingBytes what is reserved for their blocks.
-	Open         int
+	// Open is how many handoffs are in progress, Queued how many of them have a job which no prefill worker has claimed, and
+	// LandingBytes what is reserved for their blocks.
+	Open, Queued int
 	LandingBytes int64
 }
 
@@ -107,6 +115,7 @@ type DecodeWorker struct {
 		attempts uint64               // given to handoffs
 		open     map[uint32]*exchange // by their first attempt
 		stats    DecodeWorkerStats
+		running  engineLoad
 	}
 }
 
@@ -139,6 +148,13 @@ func (d *DecodeWorker) Stats() DecodeWorkerStats {
 	return s
 }
 
+// QueuedJobs returns how many jobs of this worker wait for a prefill worker.
+func (d *DecodeWorker) QueuedJobs() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.mu.stats.Queued
+}
+
 // updateStats changes the counters.
 func (d *DecodeWorker) updateStats(change func(*DecodeWorkerStats)) {
 	d.mu.Lock()
@@ -159,13 +175,25 @@ func (d *DecodeWorker) reserveLanding(n int64) bool {
 
 // Generate serves a request as engine.Engine.Generate does. Its prompt is computed where the decision says.
 func (d *DecodeWorker) Generate(ctx context.Context, req *engine.Request, sink func(*engine.Delta) error) error {
+	_, err := d.Serve(ctx, req, sink)
+	return err
+}
+
+// Serve is Generate. received is how many of the request's first tokens the engine did not have to compute, since their
+// blocks came or were held when others came; 0 if none came.
+func (d *DecodeWorker) Serve(ctx context.Context, req *engine.Request, sink func(*engine.Delta) error) (received int, err error) {
 	x := d.openExchange(req)
 	if x == nil {
-		return d.eng.Generate(ctx, req, sink)
+		return 0, d.eng.Generate(ctx, req, sink)
 	}
+	defer x.follow.end()
 	defer x.wait()
-	serve := x.run(ctx, sink)
-	return serve()
+	serve := x.run(ctx, func(delta *engine.Delta) error {
+		x.follow.observeDelta(delta)
+		return sink(delta)
+	})
+	err = serve()
+	return x.outcome.End, err
 }
 
 // openExchange begins the handoff of a request; nil if it cannot have one.
@@ -182,6 +210,7 @@ func (d *DecodeWorker) openExchange(req *engine.Request) *exchange {
 		events: make(chan func()), progress: make(chan disagg.AttemptRef, 1), held: make(chan int, 1),
 		reclaimed: make(chan struct{}, 1), generated: make(chan error, 1), closed: make(chan struct{}),
 	}
+	x.follow.d = d
 	_, _ = rand.Read(x.handle[:]) // never fails
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -44,6 +44,9 @@ type exchange struct {
 	reserved int64  // of the budget for buffer
 	endJob   context.CancelFunc
 	outcome  HandoffOutcome
+	queued   bool // counted in DecodeWorkerStats.Queued
+	claimed  kv.Mono
+	follow   followedRequest // locked by the DecodeWorker
 }
 
 // pull is a call of the method pull.
@@ -145,6 +148,7 @@ func (x *exchange) handleNext(ctx context.Context, tick <-chan time.Time) {
 func (x *exchange) close() {
 	x.d.closeExchange(x)
 	close(x.closed)
+	x.setQueued(false)
 	x.endPull(nil)
 	x.buffer = nil
 	x.d.reserveLanding(-x.reserved)
@@ -227,6 +231,7 @@ const landingSlack = 2 * 128
 // decide decides where the prompt is computed. A request which the engine refuses to look up is for it to refuse.
 func (x *exchange) decide(cached int, err error) {
 	in := disagg.SplitInputs{Tokens: x.tokens, Cached: cached, BlockSize: x.d.layout.BlockSize}
+	in.LocalTokens, in.Decoding = x.d.describeLoad()
 	decision := disagg.Decision{Inputs: in}
 	if err == nil {
 		start, end := in.MovedRange()
@@ -276,10 +281,26 @@ func (x *exchange) enqueueJob(helpers context.Context, e *disagg.HandoffEffect) 
 	ctx, x.endJob = context.WithCancel(helpers)
 	x.outcome.Jobs++
 	x.d.updateStats(func(s *DecodeWorkerStats) { s.Jobs++ })
+	x.setQueued(true)
 	x.running.Go(func() {
 		by, err := x.d.jobs.PlaceJob(ctx, job, failed)
 		if ctx.Err() == nil {
 			x.post(func() { x.handlePlaced(ref, by, err) })
+		}
+	})
+}
+
+// setQueued counts whether the handoff has a job which no prefill worker has claimed.
+func (x *exchange) setQueued(queued bool) {
+	if x.queued == queued {
+		return
+	}
+	x.queued = queued
+	x.d.updateStats(func(s *DecodeWorkerStats) {
+		if queued {
+			s.Queued++
+		} else {
+			s.Queued--
 		}
 	})
 }
@@ -351,7 +372,8 @@ func (x *exchange) admitPull(e *disagg.HandoffEffect) {
 		x.queue = x.machine.HandleTransferFailed(x.d.now(), e.Ref, x.queue)
 		return
 	}
-	x.admitted = p
+	x.admitted, x.claimed = p, x.d.now()
+	x.setQueued(false)
 	prompt := *x.req
 	prompt.Leg, prompt.Hints = engine.LegPrefill, nil
 	prompt.Handoff = &engine.Handoff{Blocks: &engine.BlockHandoff{
@@ -414,7 +436,8 @@ func (x *exchange) finishTransfer(ctx context.Context, t *landing, receipt xfer.
 		err = x.importBlocks(ctx, t, receipt.Note)
 	}
 	if err == nil {
-		x.outcome.Bytes = receipt.Bytes
+		x.outcome.Bytes, x.outcome.Transfer = receipt.Bytes, receipt.Took
+		x.outcome.Prefill = max(x.d.now().Sub(x.claimed)-receipt.Took, 0)
 		x.queue = x.machine.HandleNotify(t.ref, x.queue)
 		return
 	}
@@ -431,7 +454,8 @@ func (x *exchange) importBlocks(ctx context.Context, t *landing, note []byte) er
 	case done.Ref() != t.ref || !done.Done:
 		return refusal(disagg.Stale)
 	}
-	return x.imp.ImportBlocks(ctx, &t.data, max(done.Cached, 0))
+	x.outcome.RemoteCached = max(done.Cached, 0)
+	return x.imp.ImportBlocks(ctx, &t.data, x.outcome.RemoteCached)
 }
 
 // closeTransfer ends the transfer, if one is open.
@@ -445,6 +469,7 @@ func (x *exchange) closeTransfer() {
 // prefillLocal has the engine compute the prompt: by the import, if there is one, else serve does.
 func (x *exchange) prefillLocal(e *disagg.HandoffEffect) {
 	x.outcome.Reason = e.Reason
+	x.follow.startPrefill(x.tokens, x.outcome.Decision.Inputs.Cached)
 	if x.imp != nil {
 		x.imp.PrefillLocal()
 	}

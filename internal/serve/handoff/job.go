@@ -3,6 +3,7 @@ package handoff
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"penstock/core/disagg"
@@ -29,6 +30,8 @@ type job struct {
 	beating bool // a heartbeat is under way
 	gaveUp  bool
 	written bool
+
+	cached atomic.Int64 // tokens of the prompt
 }
 
 // doJob does a job. It ends early, and tells the decode worker, when stop is closed.
@@ -65,14 +68,18 @@ func (p *PrefillWorker) doJob(ctx context.Context, stop <-chan struct{}, req *en
 
 // countOutcome counts the job.
 func (j *job) countOutcome() {
+	first, last := j.p.layout.BlockRange(j.req.Into.Start, j.req.Into.End)
+	blocks, bytes := last-first, (last-first)*j.p.layout.BlockBytes
+	if j.written && j.p.cfg.Observe != nil {
+		j.p.cfg.Observe(max(j.req.Into.End-int(j.cached.Load()), 0), int64(bytes))
+	}
 	j.p.updateStats(func(s *PrefillWorkerStats) {
 		s.Running--
 		switch {
 		case j.written:
-			first, last := j.p.layout.BlockRange(j.req.Into.Start, j.req.Into.End)
 			s.Written++
-			s.Blocks += uint64(last - first)
-			s.Bytes += uint64((last - first) * j.p.layout.BlockBytes)
+			s.Blocks += uint64(blocks)
+			s.Bytes += uint64(bytes)
 		case j.gaveUp:
 			s.Failed++
 		default:
@@ -222,6 +229,7 @@ func (j *job) writeBlocks(ctx context.Context, into *engine.BlockHandoff, held e
 		return fault.New(fault.Invalid, "room for %d bytes; the blocks have %d", d.Size, total)
 	}
 	self := j.p.cfg.Self
+	j.cached.Store(int64(held.Cached()))
 	note := engine.AppendPrefilled(nil, &engine.Prefilled{
 		Attempt: j.req.Attempt, Epoch: j.req.Epoch, Computed: into.End, Cached: held.Cached(), Blocks: last - first, Bytes: uint64(total), Done: true,
 		By: self.Worker, ByEpoch: self.Epoch,

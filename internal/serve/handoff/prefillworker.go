@@ -31,6 +31,9 @@ type PrefillWorkerConfig struct {
 	FindOwner func(kv.Worker) *disagg.Metadata
 	// Prepare, if not nil, fetches what an engine needs of a request beyond its bytes.
 	Prepare func(context.Context, *engine.Request) error
+	// Observe, if not nil, gets each prompt whose blocks a decode worker has: the tokens which were not cached, and the bytes
+	// of its blocks. It must not wait.
+	Observe func(computed int, bytes int64)
 	Log     *slog.Logger
 }
 
@@ -113,6 +116,15 @@ func (p *PrefillWorker) updateStats(change func(*PrefillWorkerStats)) {
 
 // Drain makes the worker take no more jobs. Those which it has go on.
 func (p *PrefillWorker) Drain() { p.leave.Do(func() { close(p.left) }) }
+
+// idleInterval is how often AwaitIdle looks.
+const idleInterval = 10 * time.Millisecond
+
+// AwaitIdle waits until the worker has no jobs, or ctx ends. Drain comes first.
+func (p *PrefillWorker) AwaitIdle(ctx context.Context) {
+	// The end of ctx ends the wait, and is no error.
+	_ = backoff.Poll(ctx, idleInterval, func() bool { s := p.Stats(); return s.Running+s.Waiting == 0 })
+}
 
 // Run does the jobs of q, which may be nil, until ctx ends. Then all jobs end, also those of calls, whose decode workers
 // are told. It is called once.

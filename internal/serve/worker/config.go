@@ -75,6 +75,9 @@ type Config struct {
 	// from the traffic. Negative monitors neither streams nor the engine, for an engine which does that
 	// itself.
 	StallTimeout time.Duration
+	// OpenExchange, if not nil, opens the exchange of KV blocks with other workers, once the worker serves at addr and
+	// before it registers. A nil Exchange is none.
+	OpenExchange func(ctx context.Context, addr string, o ExchangeObserver) (*Exchange, error)
 	// Check, if not nil, is called once the engine runs, before the worker registers. Its error ends
 	// the worker: the engine is not the expected one.
 	Check func(ctx context.Context) error

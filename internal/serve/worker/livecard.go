@@ -55,7 +55,7 @@ func (l *liveCard) hasServed(adapter string) bool {
 // engine.
 func (w *Worker) setLists(adapters, miscounted []string) error {
 	card := w.card
-	card.Adapters, card.MiscountedMedia = adapters, miscounted
+	card.Adapters, card.MiscountedMedia, card.Exchange = adapters, miscounted, w.stated.Load()
 	b, err := engine.EncodeCard(card)
 	if err != nil {
 		return err

@@ -38,6 +38,9 @@ type workerVecs struct {
 	inFlight, ready        *obs.InstrumentVec[prometheus.Gauge]
 	duration               *obs.InstrumentVec[prometheus.Observer]
 	kvFeed, embeddingFeed  feedVecs
+	computed               *obs.InstrumentVec[prometheus.Counter]
+	remote, local, bytes   *obs.InstrumentVec[prometheus.Counter] // -, reason, side
+	prefillers, queueDepth *obs.InstrumentVec[prometheus.Gauge]
 }
 
 // feedVecs are the metrics of one of a worker's feeds, and feedMetrics its instruments.
@@ -110,6 +113,39 @@ type workerMetrics struct {
 	// embeddingFeed has no series before they are asked for: few workers have an embedding cache.
 	embeddingFeed *feedVecs
 	loads         *loadCollector
+	computed      prometheus.Counter
+	// handoffs has no series before they are asked for: few workers exchange blocks.
+	handoffs *workerVecs
+}
+
+var _ ExchangeObserver = (*workerMetrics)(nil)
+
+// The sides of a transfer of blocks, as labels.
+const (
+	sideReceived = "received"
+	sideSent     = "sent"
+)
+
+// CountHandoff implements ExchangeObserver.
+func (m *workerMetrics) CountHandoff(remote bool, reason string, bytes int64) {
+	if !remote {
+		m.handoffs.local.WithLabelValues(reason).Inc()
+		return
+	}
+	m.handoffs.remote.WithLabelValues().Inc()
+	m.handoffs.bytes.WithLabelValues(sideReceived).Add(float64(bytes))
+}
+
+// CountPrefilled implements ExchangeObserver.
+func (m *workerMetrics) CountPrefilled(computed int, bytes int64) {
+	m.computed.Add(float64(computed))
+	m.handoffs.bytes.WithLabelValues(sideSent).Add(float64(bytes))
+}
+
+// SetPrefillers implements ExchangeObserver.
+func (m *workerMetrics) SetPrefillers(workers, jobs int) {
+	m.handoffs.prefillers.WithLabelValues().Set(float64(workers))
+	m.handoffs.queueDepth.WithLabelValues().Set(float64(jobs))
 }
 
 func newWorkerVecs(m *obs.InstrumentSet) workerVecs {
@@ -123,7 +159,13 @@ func newWorkerVecs(m *obs.InstrumentSet) workerVecs {
 		canaries: m.Counter("worker_canaries_total", "Times that an engine was asked for a token because it was silent, by how it ended.", "outcome"),
 		stalled:  m.Counter("streams_stalled_total", "Streams that were ended because nothing came of them while their engine worked, so that another worker goes on."),
 		kvFeed:   newFeedVecs(m, "kv", "KV cache"), embeddingFeed: newFeedVecs(m, "embedding", "embedding cache"),
-		ready: m.Gauge("worker_ready", "1, or 0 while the engine does not answer, as its canary or it itself says."),
+		computed:   m.Counter("worker_computed_prompt_tokens_total", "Prompt tokens which the worker's engine computed, for its own requests and for other workers: neither cached nor received."),
+		remote:     m.Counter("prefill_remote_total", "Requests of a decode worker whose prompt a prefill worker computed."),
+		local:      m.Counter("prefill_local_total", "Requests of a decode worker whose prompt it computed itself, by the reason.", "reason"),
+		bytes:      m.Counter("prefill_bytes_total", "Bytes of KV blocks which a decode worker received, or a prefill worker sent.", "side"),
+		prefillers: m.Gauge("prefill_workers", "Prefill workers whose blocks a decode worker can take."),
+		queueDepth: m.Gauge("prefill_queue_depth", "Jobs which wait for a prefill worker, as far as the worker knows."),
+		ready:      m.Gauge("worker_ready", "1, or 0 while the engine does not answer, as its canary or it itself says."),
 	}
 }
 
@@ -131,6 +173,7 @@ func newWorkerVecs(m *obs.InstrumentSet) workerVecs {
 func (m *Metrics) addWorker(id kv.WorkerID) workerMetrics {
 	v := m.workers.AddMember(formatID(id))
 	return workerMetrics{
+		computed: v.computed.WithLabelValues(), handoffs: &v,
 		requests: v.requests, canaries: v.canaries,
 		prompt: v.prompt.WithLabelValues(), cached: v.cached.WithLabelValues(), output: v.output.WithLabelValues(),
 		stalled:  v.stalled.WithLabelValues(),

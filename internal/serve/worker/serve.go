@@ -25,6 +25,7 @@ type callServer struct {
 	kvFeed        *feedPublisher[kv.Event]
 	embeddingFeed *feedPublisher[embfeed.Event]
 	limiter       *callLimiter
+	exchange      atomic.Pointer[Exchange] // of KV blocks; nil until it is open, and without
 	startedAt     time.Time
 	// lastToken is when the engine last produced something, in nanoseconds since born. sick says that
 	// it does not answer its canary.
@@ -99,8 +100,10 @@ func (s *callServer) handleCall(ctx context.Context, method string, body []byte,
 			return serveInspect(ctx, router, body, send)
 		}
 	}
-	return fault.New(fault.Unimplemented, "this worker serves %s, %s, %s, %s, %s and %s, not %.100q",
-		engine.MethodGenerate, engine.MethodEmbed, engine.MethodPreprocess, engine.MethodPassthrough, engine.MethodPing, engine.MethodDescribe, method)
+	if ok, err := s.serveExchange(ctx, method, body, send); ok {
+		return err
+	}
+	return errNoMethod(method)
 }
 
 // refuseByRole returns the error for requests to a worker whose role takes none. Such a worker answers only
@@ -111,7 +114,9 @@ func (s *callServer) refuseByRole(method string) error {
 	case engine.MethodPing, engine.MethodDescribe, engine.MethodInspect:
 		return nil
 	}
-	if role.TakesRequests() || role == engine.RoleEncode && (method == engine.MethodEncode || method == engine.MethodFetch) {
+	switch {
+	case role.TakesRequests(), role == engine.RoleEncode && (method == engine.MethodEncode || method == engine.MethodFetch),
+		role == engine.RolePrefill && method == engine.MethodPrefill && s.exchange.Load() != nil:
 		return nil
 	}
 	err := fault.New(fault.Unimplemented, "worker %d has the role %s and serves no requests; not %.100q", s.w.cfg.ID, role, method)
@@ -166,7 +171,7 @@ func (s *callServer) loadReport() engine.LoadReport {
 	if src, ok := s.w.eng.(engine.WarningSource); ok {
 		r.Warnings = src.Warnings()
 	}
-	if unused, ok := s.w.card.UnusedRoleWarning(); ok {
+	if unused, ok := s.warnUnused(); ok {
 		r.Warnings = append(r.Warnings, unused)
 	}
 	if r.State == engine.StateReady && slices.ContainsFunc(r.Warnings, func(w engine.Warning) bool { return w.Code == engine.WarnUnreachable }) {
@@ -339,6 +344,7 @@ type generateCall struct {
 	report   engine.CachedReport
 	output   atomic.Int64
 	cached   atomic.Int64 // as far as it is known
+	received atomic.Int64 // tokens whose blocks came from other workers
 }
 
 // run calls the engine.
@@ -347,7 +353,7 @@ func (c *generateCall) run(ctx context.Context) error {
 		return err
 	}
 	stopBeats := c.startBeats(ctx)
-	err := c.w.guardEngine(ctx, c.subject, func() error { return c.w.eng.Generate(ctx, c.req, c.sendDelta) })
+	err := c.w.guardEngine(ctx, c.subject, func() error { return c.generate(ctx) })
 	stopBeats()
 	return c.sendFailures(err)
 }
@@ -395,6 +401,7 @@ func (c *generateCall) sendDelta(d *engine.Delta) error {
 }
 
 func (c *generateCall) recordFinished(ctx context.Context, err error) {
+	c.w.metrics.computed.Add(float64(c.computedTokens()))
 	c.w.recordCall(ctx, c.subject, c.cached.Load(), c.output.Load(), time.Since(c.started), err)
 }
 

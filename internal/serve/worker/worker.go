@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"penstock/core/disagg"
 	"penstock/core/fault"
 	"penstock/internal/backoff"
 	"penstock/internal/catalog"
@@ -53,6 +54,8 @@ type Worker struct {
 	updatingCard sync.Mutex
 	// registered is the worker's address, once it is registered.
 	registered atomic.Pointer[string]
+	// stated is how the worker exchanges KV blocks, as its card says; nil if it does not.
+	stated atomic.Pointer[disagg.Metadata]
 }
 
 // New returns a worker that does nothing until Run. metrics may be shared by the workers of a process.
@@ -193,7 +196,9 @@ func (w *Worker) Run(ctx context.Context) error {
 
 	// Registration must not delay the end: it stops when either context ends.
 	starting, started := mergeDone(ctx, life)
-	in, lease, err := w.registerWorker(starting, addr)
+	in, lease, err := w.registerWorker(starting, addr, func(x *Exchange) {
+		part("exchange blocks", func() error { return x.Run(life) })
+	})
 	started()
 	if err != nil {
 		end(fmt.Errorf("worker %d: register: %w", w.cfg.ID, err))
@@ -222,7 +227,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	leave()
 	updates.Wait()
 	w.releaseLease(life, lease)
-	s.abortCalls(w.drainCalls(life, s))
+	s.abortCalls(w.drainCalls(life, s, s.drainExchange(life)))
 	refuse()
 	end(errEnded)
 	parts.Wait()
@@ -233,9 +238,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	return replaced
 }
 
-// drainCalls waits until the running calls are done, the drain timeout passes, or the worker fails, but
+// drainCalls waits until the running calls are done, which drained says, the drain timeout passes, or the worker fails, but
 // at least for Linger. It returns the error for the remaining calls.
-func (w *Worker) drainCalls(life context.Context, s *callServer) error {
+func (w *Worker) drainCalls(life context.Context, s *callServer, drained <-chan struct{}) error {
 	late := time.NewTimer(w.cfg.DrainTimeout)
 	defer late.Stop()
 	lingered := time.NewTimer(w.cfg.Linger)
@@ -244,7 +249,7 @@ func (w *Worker) drainCalls(life context.Context, s *callServer) error {
 		w.log.Info("draining", "calls", n, "timeout", w.cfg.DrainTimeout)
 	}
 	select {
-	case <-s.limiter.empty:
+	case <-drained:
 		select {
 		case <-lingered.C:
 		case <-life.Done():
@@ -263,8 +268,8 @@ func (w *Worker) drainCalls(life context.Context, s *callServer) error {
 
 // registerWorker registers the worker in discovery once it can be called and its engine has started. It
 // tries until it succeeds, ctx ends (nil, nil), or the id, or the model's name with a different card,
-// is taken.
-func (w *Worker) registerWorker(ctx context.Context, addr <-chan string) (in disco.Instance, lease disco.Lease, err error) {
+// is taken. If the worker exchanges KV blocks, opened is called first.
+func (w *Worker) registerWorker(ctx context.Context, addr <-chan string, opened func(*Exchange)) (in disco.Instance, lease disco.Lease, err error) {
 	in = disco.Instance{
 		Kind: catalog.KindOf(w.card.Role), ID: w.cfg.ID, Epoch: w.cfg.Epoch,
 		Namespace: w.cfg.Namespace, Component: w.cfg.Component, Endpoint: w.cfg.Endpoint,
@@ -285,6 +290,9 @@ func (w *Worker) registerWorker(ctx context.Context, addr <-chan string) (in dis
 	}
 	if err := w.checkNameConflict(ctx); err != nil {
 		return in, nil, err
+	}
+	if x := w.openExchange(ctx, in.Addr); x != nil {
+		opened(x)
 	}
 	for wait := newBackoff(); ; {
 		in.Meta = w.liveCard.encodedCard()

@@ -1,0 +1,165 @@
+package handoff
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"penstock/core/disagg"
+	"penstock/core/kv"
+	"penstock/internal/backoff"
+	"penstock/internal/catalog"
+	"penstock/internal/engine"
+	"penstock/internal/plane/bus"
+)
+
+// FleetConfig says which workers a Fleet knows.
+type FleetConfig struct {
+	// Current returns the latest snapshot of the registered workers.
+	Current func() *catalog.Snapshot
+	// Model is the name on the worker's card, and Exchange what it states there.
+	Model    string
+	Exchange disagg.Metadata
+	// Namespace is that of the load reports.
+	Namespace string
+	Log       *slog.Logger
+}
+
+// Fleet knows the workers with which a worker exchanges blocks, from the catalog, and how much prefill workers have to do,
+// from their load reports. It is safe for concurrent use.
+type Fleet struct {
+	cfg FleetConfig
+	bus bus.Bus
+	mu  struct {
+		sync.Mutex
+		of    *catalog.Snapshot // which peers are of
+		peers []PrefillPeer     // without Tokens
+		loads map[kv.WorkerID]reportedLoad
+	}
+}
+
+// reportedLoad is how many tokens a prefill worker has to compute, and when it said so.
+type reportedLoad struct {
+	tokens int
+	at     time.Time
+}
+
+// reportAge is how long a report says something: workers repeat theirs every few seconds.
+const reportAge = 15 * time.Second
+
+// NewFleet returns a Fleet which follows the load reports of events.
+func NewFleet(cfg FleetConfig, events bus.Bus) *Fleet {
+	f := &Fleet{cfg: cfg, bus: events}
+	f.mu.loads = make(map[kv.WorkerID]reportedLoad)
+	return f
+}
+
+// Run follows load reports until ctx ends, and then returns nil.
+func (f *Fleet) Run(ctx context.Context) error {
+	wait := backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
+	for {
+		err := f.bus.Subscribe(ctx, bus.LoadTopic(f.cfg.Namespace), 0, func(m bus.Message) error {
+			r, err := engine.DecodeLoadReport(m.Data)
+			if err == nil && m.Key == engine.WorkerKey(kv.Worker{ID: r.WorkerID, Rank: r.Rank}) {
+				f.recordLoad(&r)
+			}
+			return nil
+		}, nil)
+		if ctx.Err() != nil {
+			return nil
+		}
+		f.cfg.Log.DebugContext(ctx, "cannot follow the load of prefill workers, trying again", "error", err)
+		if wait.Wait(ctx) != nil {
+			return nil
+		}
+	}
+}
+
+// recordLoad keeps the report of a prefill worker.
+func (f *Fleet) recordLoad(r *engine.LoadReport) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range f.peersLocked() {
+		if p.Worker.ID == r.WorkerID && p.Epoch == r.Epoch {
+			f.mu.loads[r.WorkerID] = reportedLoad{max(r.Load.PrefillTokens, 0), time.Now()}
+		}
+	}
+}
+
+// Peers returns the prefill workers whose blocks this worker can take.
+func (f *Fleet) Peers() []PrefillPeer {
+	now := time.Now()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	known := f.peersLocked()
+	all := make([]PrefillPeer, len(known))
+	for i, p := range known {
+		if l := f.mu.loads[p.Worker.ID]; now.Sub(l.at) < reportAge {
+			p.Tokens = l.tokens
+		}
+		all[i] = p
+	}
+	return all
+}
+
+// peersLocked returns the peers of the latest snapshot.
+func (f *Fleet) peersLocked() []PrefillPeer {
+	s := f.cfg.Current()
+	if s == f.mu.of {
+		return f.mu.peers
+	}
+	f.mu.of, f.mu.peers = s, nil
+	loads := f.mu.loads
+	f.mu.loads = make(map[kv.WorkerID]reportedLoad)
+	m := s.Find(f.cfg.Model)
+	if m == nil {
+		return nil
+	}
+	for _, w := range m.PrefillWorkers {
+		if x := w.Card.Exchange; x == nil || disagg.CheckExchange(x, &f.cfg.Exchange) != nil {
+			continue
+		}
+		f.mu.peers = append(f.mu.peers, PrefillPeer{Incarnation: disagg.Incarnation{Worker: kv.Worker{ID: w.ID}, Epoch: w.Epoch}, Addr: w.Addr})
+		if l, ok := loads[w.ID]; ok {
+			f.mu.loads[w.ID] = l
+		}
+	}
+	return f.mu.peers
+}
+
+// FindOwner returns what a decode worker states in its registration; nil if it states nothing.
+func (f *Fleet) FindOwner(of kv.Worker) *disagg.Metadata {
+	if w := f.cfg.Current().Worker(of.ID); w != nil && w.Problem == "" {
+		return w.Card.Exchange
+	}
+	return nil
+}
+
+// HasDecodeWorkers reports whether a decode worker can take the blocks of this worker.
+func (f *Fleet) HasDecodeWorkers() bool {
+	for _, w := range f.cfg.Current().Workers {
+		if w.Problem == "" && w.Card.Role == engine.RoleDecode && w.Card.Name == f.cfg.Model && w.Card.Exchange != nil &&
+			disagg.CheckExchange(&f.cfg.Exchange, w.Card.Exchange) == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// QueueConfig returns the queue of the prefill workers of a model.
+func QueueConfig(namespace, component, model string) bus.QueueConfig {
+	// Names of models have any characters, and those of queues few.
+	const readable = 32
+	name := strings.Map(func(r rune) rune {
+		if 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '-' {
+			return r
+		}
+		return '_'
+	}, model)
+	sum := sha256.Sum256([]byte(model))
+	return bus.QueueConfig{Name: namespace + "." + component + ".prefill-" + name[:min(len(name), readable)] + "-" + hex.EncodeToString(sum[:6])}
+}

@@ -1,0 +1,156 @@
+package handoff
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"penstock/core/disagg"
+	"penstock/core/kv"
+	"penstock/internal/catalog"
+	"penstock/internal/engine"
+	"penstock/internal/plane/bus"
+	"penstock/internal/plane/disco"
+)
+
+// registered is a worker of a role in discovery, whose card is changed.
+func registered(t *testing.T, id kv.WorkerID, role engine.Role, change func(*engine.Card)) disco.Instance {
+	t.Helper()
+	layout := newTokenCache(16, 64).layout
+	m := exchangeOf(layout, uint64(100+id))
+	c := engine.Card{
+		Name: "m", Engine: "hash", Numerics: "hash", Ranks: 1, Blocks: 4, BlockSize: 16, ContextLength: 64, VocabSize: vocabulary,
+		Role: role, Exchange: &m,
+	}
+	if change != nil {
+		change(&c)
+	}
+	meta, err := engine.EncodeCard(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return disco.Instance{Kind: catalog.KindOf(role), ID: id, Epoch: uint64(100 + id), Addr: fmt.Sprint("worker-", id), Meta: meta}
+}
+
+// TestFleet: the prefill workers which are asked are those whose blocks can be taken, with the load which they report,
+// for as long as it says something.
+func TestFleet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		snapshot := catalog.NewSnapshot()
+		events := bus.NewMemBus()
+		self := exchangeOf(newTokenCache(16, 64).layout, 0)
+		f := NewFleet(FleetConfig{
+			Current: func() *catalog.Snapshot { return snapshot }, Model: "m", Exchange: self, Namespace: "n", Log: slog.New(slog.DiscardHandler),
+		}, events)
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { _ = f.Run(ctx) })
+		defer running.Wait()
+		defer cancel()
+		set := func(all ...disco.Instance) { snapshot = snapshot.Next(catalog.Selection{}, all, time.Now()) }
+		peers := func() string {
+			var all []string
+			for _, p := range f.Peers() {
+				all = append(all, fmt.Sprintf("%d/%d at %s: %d", p.Worker.ID, p.Epoch, p.Addr, p.Tokens))
+			}
+			return strings.Join(all, ", ")
+		}
+		if got := peers(); got != "" || f.HasDecodeWorkers() || f.FindOwner(kv.Worker{ID: 1}) != nil {
+			t.Errorf("of no workers are known: %s", got)
+		}
+		set(
+			registered(t, 1, engine.RoleDecode, nil), registered(t, 2, engine.RolePrefill, nil),
+			registered(t, 3, engine.RolePrefill, func(c *engine.Card) { c.Exchange = nil }),
+			registered(t, 4, engine.RolePrefill, func(c *engine.Card) { c.Exchange.Type = "f16" }),
+			registered(t, 5, engine.RolePrefill, func(c *engine.Card) { c.BlockSize, c.Exchange.BlockSize = 64, 64 }),
+			registered(t, 6, engine.RolePrefill, func(c *engine.Card) { c.Name = "other" }),
+		)
+		synctest.Wait()
+		for _, id := range []kv.WorkerID{2, 3, 5, 6} {
+			r := engine.LoadReport{WorkerID: id, Epoch: uint64(100 + id), Load: engine.Load{PrefillTokens: 10 * int(id)}}
+			if id == 5 {
+				r.Epoch-- // of its earlier life
+			}
+			b, err := engine.EncodeLoadReport(r)
+			if err == nil {
+				err = events.Publish(ctx, bus.LoadTopic("n"), engine.WorkerKey(kv.Worker{ID: id}), b)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if got := peers(); got != "2/102 at worker-2: 20, 5/105 at worker-5: 0" {
+			t.Errorf("the peers are %s", got)
+		}
+		if !f.HasDecodeWorkers() || f.FindOwner(kv.Worker{ID: 1}).Epoch != 101 || f.FindOwner(kv.Worker{ID: 3}) != nil || f.FindOwner(kv.Worker{ID: 9}) != nil {
+			t.Error("the decode worker is not known, or another is")
+		}
+		time.Sleep(reportAge) // virtual
+		if got := peers(); got != "2/102 at worker-2: 0, 5/105 at worker-5: 0" {
+			t.Errorf("with old reports the peers are %s", got)
+		}
+		set(registered(t, 1, engine.RoleDecode, nil), registered(t, 5, engine.RolePrefill, nil))
+		if got := peers(); got != "5/105 at worker-5: 0" {
+			t.Errorf("after one left the peers are %s", got)
+		}
+		set(registered(t, 2, engine.RolePrefill, nil))
+		if f.HasDecodeWorkers() {
+			t.Error("a decode worker is known which left")
+		}
+	})
+}
+
+// TestQueueConfig: models have queues of their own, whatever their names, and the longest names fit.
+func TestQueueConfig(t *testing.T) {
+	long := strings.Repeat("x", 64)
+	seen := map[string]string{}
+	for _, model := range []string{"m", "org/Model-7B.v1", "org_Model-7B_v1", strings.Repeat("é", 128), strings.Repeat("é", 127) + "x"} {
+		cfg := QueueConfig(long, long, model)
+		cfg.EnsureDefaults()
+		if err := cfg.Validate(); err != nil {
+			t.Errorf("%s: %v", model, err)
+		}
+		if other, ok := seen[cfg.Name]; ok {
+			t.Errorf("%s and %s share a queue", model, other)
+		}
+		seen[cfg.Name] = model
+	}
+}
+
+// TestSplitter: what is known of the fleet decides, and outcomes are learned from.
+func TestSplitter(t *testing.T) {
+	snapshot := catalog.NewSnapshot().Next(catalog.Selection{}, []disco.Instance{
+		registered(t, 1, engine.RoleDecode, nil), registered(t, 2, engine.RolePrefill, nil), registered(t, 3, engine.RolePrefill, nil),
+	}, time.Now())
+	self := exchangeOf(newTokenCache(16, 64).layout, 0)
+	f := NewFleet(FleetConfig{Current: func() *catalog.Snapshot { return snapshot }, Model: "m", Exchange: self, Namespace: "n"}, bus.NewMemBus())
+	depth := 1
+	s, err := NewSplitter(disagg.SplitConfig{Policy: disagg.ByThreshold, MaxLocalPrefillLength: 1000, MaxPrefillQueueSize: 2}, f, 512, func() int { return depth })
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := disagg.SplitInputs{Tokens: 4000, BlockSize: 16}
+	if d := s.Decide(in); !d.Remote || d.Inputs.PrefillWorkers != 2 || d.Inputs.QueuedJobs != 1 || d.Inputs.QueuedTokens != 0 {
+		t.Errorf("%+v", d)
+	}
+	for range 50 {
+		s.ObserveHandoff(&HandoffOutcome{State: disagg.Decoding, End: 3984, Prefill: 10 * time.Millisecond, Transfer: time.Second})
+	}
+	if d := s.Decide(in); d.RemoteCost.Transfer < 500 || d.Inputs.QueuedTokens < 300 {
+		t.Errorf("nothing was learned: %+v", d)
+	}
+	depth = 2
+	d := s.Decide(in)
+	if label := (&HandoffOutcome{Reason: disagg.Decided, Decision: d}).Label(); d.Remote || label != "the_queue_is_full" {
+		t.Errorf("%+v, %s", d, label)
+	}
+	if label := (&HandoffOutcome{Reason: disagg.QueueSlow}).Label(); label != "queue_too_slow" {
+		t.Error(label)
+	}
+}

@@ -1,0 +1,89 @@
+package handoff
+
+import (
+	"strings"
+	"sync"
+	"time"
+
+	"penstock/core/disagg"
+	"penstock/core/kv"
+	"penstock/core/rates"
+)
+
+// Splitter decides for a decode worker where prompts are computed. It makes no call, and learns from the outcomes. It
+// is safe for concurrent use.
+type Splitter struct {
+	cfg   disagg.SplitConfig
+	fleet *Fleet
+	// depth returns how many jobs wait for a prefill worker.
+	depth func() int
+	born  time.Time
+	mu    struct {
+		sync.Mutex
+		rates *disagg.SplitRates
+		// jobTokens is a decayed mean of the tokens of this worker's jobs, by which all in the queue are estimated.
+		jobTokens float64
+	}
+}
+
+// NewSplitter returns a Splitter which has learned nothing. tokenBytes are those of a token in a block.
+func NewSplitter(cfg disagg.SplitConfig, fleet *Fleet, tokenBytes int, depth func() int) (*Splitter, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	r, err := disagg.NewSplitRates(rates.Config{}, tokenBytes)
+	if err != nil {
+		return nil, err
+	}
+	s := &Splitter{cfg: cfg, fleet: fleet, depth: depth, born: time.Now()}
+	s.mu.rates = r
+	return s, nil
+}
+
+func (s *Splitter) now() kv.Mono { return kv.Mono(time.Since(s.born)) }
+
+// Decide is for DecodeWorkerConfig.Decide.
+func (s *Splitter) Decide(in disagg.SplitInputs) disagg.Decision {
+	for _, p := range s.fleet.Peers() {
+		in.PrefillWorkers++
+		in.QueuedTokens += p.Tokens
+	}
+	in.QueuedJobs = s.depth()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	in.QueuedTokens += int(float64(in.QueuedJobs) * s.mu.jobTokens)
+	d := s.mu.rates.Decide(&s.cfg, &in)
+	if d.Remote {
+		_, end := in.MovedRange()
+		s.mu.jobTokens += (float64(end) - s.mu.jobTokens) / 8
+	}
+	return d
+}
+
+// ObserveLocal is for DecodeWorkerConfig.ObserveLocal.
+func (s *Splitter) ObserveLocal(tokens int, took time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.rates.RecordLocal(s.now(), tokens, took)
+}
+
+// ObserveHandoff learns from an outcome.
+func (s *Splitter) ObserveHandoff(o *HandoffOutcome) {
+	if o.State != disagg.Decoding {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.rates.RecordRemote(s.now(), max(o.End-o.RemoteCached, 1), o.Prefill)
+	s.mu.rates.RecordTransfer(o.End-o.Start, o.Transfer)
+}
+
+// Label returns why the decode worker computed the prompt, as a label of metrics: the rule which decided, or what
+// failed, in words which are joined by "_".
+func (o *HandoffOutcome) Label() string {
+	why := o.Reason.String()
+	if o.Reason == disagg.Decided {
+		why = o.Decision.Reason.String()
+	}
+	return strings.ReplaceAll(why, " ", "_")
+}
