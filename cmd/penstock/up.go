@@ -82,7 +82,7 @@ func printWelcome(w io.Writer, r node.Ready) {
 		fmt.Fprintf(w, "  %s, engine %s, %d KV blocks of %d tokens each, routed by %s\n", formatWorkerCount(r.Workers), r.Engine, r.Blocks, r.BlockSize, r.RouterMode)
 	}
 	if r.PrefillWorkers > 0 {
-		fmt.Fprintf(w, "  Beside them %d of role prefill, which serve nothing in this version\n", r.PrefillWorkers)
+		fmt.Fprintf(w, "  Beside them %d of role prefill, which compute long prompts for them (docs/disaggregation.md)\n", r.PrefillWorkers)
 	}
 	if r.EncodeWorkers > 0 {
 		does := "encode what requests show"

@@ -52,7 +52,7 @@ func TestWelcomeSuggestsWhatWorks(t *testing.T) {
 			nil,
 		},
 		{"a model that sees", seeing, []string{"\n  Media:    audio, image (docs/media.md"}, nil},
-		{"with other roles", divided, []string{"  Beside them 1 of role prefill, which serve nothing in this version\n  Beside them 2 of role encode, which encode what requests show\n"}, nil},
+		{"with other roles", divided, []string{"  Beside them 1 of role prefill, which compute long prompts for them (docs/disaggregation.md)\n  Beside them 2 of role encode, which encode what requests show\n"}, nil},
 		{"roles which serve nothing", idle, []string{"Beside them 2 of role encode, which serve nothing with this engine and model\n"}, []string{"role prefill"}},
 		{
 			"engines of others", front,

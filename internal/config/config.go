@@ -122,7 +122,7 @@ type Config struct {
 	Fleet struct {
 		Discovery       string   `key:"discovery" default:"nats" valid:"nats|file|static" help:"where instances find each other: nats, file (a directory that all share), or static (a list of addresses)"`
 		DiscoveryDir    string   `key:"discovery-dir" help:"directory of --discovery file"`
-		StaticWorkers   []string `key:"static-workers" on:"frontend,worker,router" help:"address of a worker for --discovery static, such as tcp://10.0.0.7:7000; repeatable. A worker needs only the encode workers' addresses"`
+		StaticWorkers   []string `key:"static-workers" on:"frontend,worker,router" help:"address of a worker for --discovery static, such as tcp://10.0.0.7:7000; repeatable. A worker needs only the addresses of those which it asks: encode workers, and workers of role prefill and decode one another's"`
 		Namespace       string   `key:"namespace" group:"common" on:"up,frontend,worker,router" default:"penstock" valid:"name" help:"fleet that instances register in and find each other by"`
 		Component       string   `key:"component" group:"common" on:"up,frontend,worker,router" default:"backend" valid:"name" help:"component name of the workers: a worker's own, and that of those to whom a frontend or router sends"`
 		Endpoint        string   `key:"endpoint" group:"common" on:"up,worker,router" default:"generate" valid:"name" help:"endpoint name that the workers, or the router, register"`
@@ -159,9 +159,9 @@ type Config struct {
 		KVEvents         string   `key:"kv-events" on:"worker" help:"ZeroMQ endpoint at which the engine publishes its cache events, such as tcp://10.0.0.5:5557, or one to listen at for an engine that dials, such as tcp://*:5557; data-parallel rank i has the port plus i"`
 		KVReplay         string   `key:"kv-replay" on:"worker" help:"ZeroMQ endpoint at which the engine repeats cache events that were missed, such as tcp://10.0.0.5:5558"`
 		Workers          int      `key:"workers" group:"common" on:"up" default:"2" valid:"1..1024" help:"number of workers; engines that run already have one for each data-parallel rank"`
-		PrefillWorkers   int      `key:"prefill-workers" group:"common" on:"up" valid:"0..1024" help:"number of workers with role prefill, beside those of workers, which are decode workers then; engines of this program only. They serve nothing in this version"`
+		PrefillWorkers   int      `key:"prefill-workers" group:"common" on:"up" valid:"0..1024" help:"number of workers with role prefill, beside those of workers, which are decode workers then, and have long prompts computed by them; engines of this program only"`
 		EncodeWorkers    int      `key:"encode-workers" group:"common" on:"up" valid:"0..1024" help:"number of workers with role encode, which the other workers ask to encode images, videos and sounds; engine tiny only. Each has an embedding cache of its own"`
-		Role             string   `key:"role" group:"common" on:"worker" default:"aggregated" valid:"aggregated|prefill|decode|encode" help:"what the worker is for: aggregated (prefill and decode), decode (which takes whole requests too), encode (media for the others, with engine tiny or a vLLM which does that), or prefill (which serves nothing in this version)"`
+		Role             string   `key:"role" group:"common" on:"worker" default:"aggregated" valid:"aggregated|prefill|decode|encode" help:"what the worker is for: aggregated (prefill and decode), decode (which takes whole requests too), encode (media for the others, with engine tiny or a vLLM which does that), or prefill (prompts for decode workers, with engines of this program)"`
 		Model            string   `key:"model" group:"common" help:"built-in model to serve, of which each engine has one: penstock-tiny or penstock-sim; empty is the engine's. Not used with --model-path"`
 		ModelPath        string   `key:"model-path" group:"common" on:"up,frontend,worker,router" help:"directory of a Hugging Face checkpoint; engine sim reads all but its weights. In front of engines that run already, and for frontends and routers: where the tokenizer is, if not where the engine or the worker names it"`
 		ServedModelName  []string `key:"served-model-name" group:"common" help:"name that clients use, repeatable; the first is the model's own"`
@@ -259,6 +259,13 @@ type Config struct {
 		Transfer         string   `key:"mm-transfer" on:"up,worker" default:"shm" help:"how what frontends decoded reaches the engine, if it takes media with tokens: shm (shared memory of the same host; elsewhere the engine fetches from the URL), network (the fastest way there is: shared memory, UCX (bulk-ucx), TCP, or with the request; nixl is read as network), or off (the engine fetches). Off also keeps what an engine's own processor made of media from other engines"`
 		Multimodal       bool     `key:"multimodal" on:"router" bare:"true" help:"find out here, and not in frontends, what the images, videos and sounds of requests are: fetch them, count their tokens, and choose workers by them"`
 	} `group:"media" on:"up,frontend,worker,router"`
+
+	// Disagg are the settings of decode workers: where prompts are computed.
+	Disagg struct {
+		Policy                string `key:"disagg-policy" default:"cost" valid:"cost|threshold|always|never" help:"where a decode worker has prompts computed: cost (where it takes less time and delays fewer answers), threshold (by prefill workers if the prompt is long and their queue short), always by prefill workers while there are any, or never; threshold if one of its limits is set and no policy"`
+		MaxLocalPrefillLength int    `key:"max-local-prefill-length" default:"1000" valid:"0..1073741824" help:"tokens of a prompt, without the cached ones, which a decode worker computes itself at most; disagg-policy threshold only"`
+		MaxPrefillQueueSize   int    `key:"max-prefill-queue-size" default:"2" valid:"0..1048576" help:"jobs waiting for a prefill worker from which on decode workers compute prompts themselves; disagg-policy threshold only"`
+	} `group:"engine" on:"up,worker"`
 
 	// Encode are the settings of the media encoders of engine tiny.
 	Encode struct {

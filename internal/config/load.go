@@ -235,6 +235,7 @@ func Read(path string, environ []string, flags *Flags) (*Loaded, error) {
 	l.applyFlags(flags)
 	err = errors.Join(err, l.applyChatProcessor(), l.applyDynamoCache())
 	l.deriveRouterMode()
+	l.deriveDisaggPolicy()
 	l.deriveTransfer()
 	// A value which could not be read keeps the valid value of the layer below, so nothing is reported twice.
 	return l, errors.Join(err, l.Validate(), l.validateCommand(l.Command))

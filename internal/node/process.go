@@ -46,6 +46,7 @@ type process struct {
 	encoders      *encoder.Coordinator     // asks encode workers; nil if no engine here shows media to a model
 	holders       *holders.Directory       // what encode workers have; nil if none are asked
 	regions       *embregion.Readers       // read embedding caches of other workers of the host; nil if none are read
+	exchange      *blockExchange           // of KV blocks with other workers; nil if there is none
 	tiers         *embeddingTiers          // of the embedding cache, below memory; nil if there are none
 	model         *engines.LocalModel      // nil unless engines run here
 	remoteEngines *engines.Supervisor      // nil unless this process follows remote engines
@@ -116,6 +117,9 @@ func runRole(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(
 	stages.startStage(life, "limits", limits.RunChecks)
 	if p.borrower != nil {
 		stages.startStage(life, "bulk data", p.borrower.Run)
+	}
+	if p.exchange != nil {
+		stages.startStage(life, "block exchange", p.exchange.run)
 	}
 	if p.tiers != nil {
 		stages.startStage(life, "embedding cache", p.tiers.Run)

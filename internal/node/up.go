@@ -9,6 +9,7 @@ import (
 	"penstock/internal/node/engines"
 
 	"penstock/internal/backoff"
+	"penstock/internal/catalog"
 	"penstock/internal/config"
 	"penstock/internal/serve/worker"
 )
@@ -35,6 +36,8 @@ func (u *upRole) buildServices() (err error) {
 	if u.cfg.HasRemoteEngines() {
 		u.remoteEngines, err = u.newSupervisor(nil)
 	} else {
+		// The workers run after the router is made.
+		u.exchange = u.newBlockExchange(func() *catalog.Snapshot { return u.router.Catalog().Current() })
 		u.workers, err = u.newWorkers()
 	}
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"penstock/core/kv"
 	"penstock/internal/backoff"
+	"penstock/internal/catalog"
 	"penstock/internal/config"
 	"penstock/internal/edge/readiness"
 	"penstock/internal/engine"
@@ -35,6 +36,8 @@ type workerRole struct {
 	id    kv.WorkerID
 	// worker is the worker of a local engine; nil if the engine is remote.
 	worker *worker.Worker
+	// catalog has the workers with which this one exchanges KV blocks; nil if there are none.
+	catalog *catalog.Catalog
 }
 
 func (w *workerRole) buildServices() error {
@@ -56,7 +59,15 @@ func (w *workerRole) buildServices() error {
 	if err != nil {
 		return err
 	}
-	w.worker, err = w.newWorker(w.id, epoch, w.cfg.Fleet.Component, w.model.OfWorkers()[0], worker.NewMetrics(w.metrics))
+	if w.cfg.ExchangesBlocks() {
+		w.catalog = catalog.New(catalog.Selection{Namespace: w.cfg.Fleet.Namespace, Component: w.cfg.Fleet.Component}, w.planes.Registry, w.log)
+		w.exchange = w.newBlockExchange(w.catalog.Current)
+	}
+	cfg := w.workerConfig(w.id, epoch, w.cfg.Fleet.Component)
+	if len(w.model.Engines) > 0 {
+		cfg.OpenExchange = w.exchange.opener(&cfg, w.model.Engines[0])
+	}
+	w.worker, err = worker.New(cfg, w.model.OfWorkers()[0], w.workerPlanes(), worker.NewMetrics(w.metrics), w.log)
 	return err
 }
 
@@ -69,6 +80,12 @@ func (w *workerRole) startServices(ctx context.Context, stages *stages) {
 	if w.remoteEngines != nil {
 		stages.startStage(ctx, "engine", w.remoteEngines.Runners()...)
 		return
+	}
+	if w.catalog != nil {
+		stages.startStage(ctx, "catalog", func(ctx context.Context) error {
+			w.catalog.Run(ctx, func(*catalog.Snapshot) {})
+			return nil
+		})
 	}
 	stages.startStage(ctx, "worker", w.worker.Run)
 }
@@ -164,6 +181,9 @@ func (p *process) newWorkers() ([]*worker.Worker, error) {
 		// same data has a higher epoch.
 		cfg := p.workerConfig(kv.WorkerID(i+1), epoch, p.cfg.Fleet.Component)
 		cfg.Role, cfg.Embeddings = roles[i], p.model.EmbeddingSource(i)
+		if i < len(p.model.Engines) {
+			cfg.OpenExchange = p.exchange.opener(&cfg, p.model.Engines[i])
+		}
 		if i > 0 {
 			cfg.EmbeddingEvents = zmtp.Endpoint{} // the first one publishes what those which serve requests share
 		}

@@ -14,7 +14,8 @@ import (
 )
 
 // openBulk opens the plane for bulk data. base has what it shares with the request plane. A process with engines
-// receives: over TCP unless the settings confine it to this host. Others only send, in any way.
+// receives: over TCP unless the settings confine it to this host, and it exchanges no KV blocks. Others only send, in any
+// way.
 func (p *Set) openBulk(cfg *config.Loaded, base xfer.TCPConfig, log *slog.Logger) error {
 	p.transfers = newTransferMetrics()
 	base.Observer, base.Log = p.transfers, log
@@ -33,7 +34,7 @@ func (p *Set) openBulk(cfg *config.Loaded, base xfer.TCPConfig, log *slog.Logger
 	}
 	var tcp *xfer.TCPPlane
 	var ucx *xfer.UCXPlane
-	if !cfg.Command.HasEngines() || cfg.Media.Transfer != "shm" || cfg.HasRemoteEngines() {
+	if !cfg.Command.HasEngines() || cfg.Media.Transfer != "shm" || cfg.HasRemoteEngines() || cfg.ExchangesBlocks() {
 		if cfg.Command.HasEngines() {
 			at := planeAddr{listen: cfg.RPC.BulkAddr, advertise: hostOf(cfg.RPC.Advertise)}
 			if at, err = p.choosePlaneAddr(cfg, "bulk-addr", at, log); err != nil {

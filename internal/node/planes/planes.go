@@ -27,6 +27,7 @@ type Set struct {
 	Conn     *nats.Conn    // nil without NATS
 	Events   bus.Bus
 	Archive  bus.Archive // nil without NATS, and with events over ZeroMQ
+	Queues   bus.Queues  // the same
 	mesh     *bus.ZMQBus // the same as events, if they travel over ZeroMQ
 	Registry disco.Registry
 	RPC      rpc.Plane
@@ -131,7 +132,7 @@ func (p *Set) openBus(cfg *config.Loaded, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	p.Events, p.dropped, p.malformed = events, events.Dropped, events.Malformed
+	p.Events, p.Queues, p.dropped, p.malformed = events, events, events.Dropped, events.Malformed
 	p.Archive, err = bus.NewNATSArchive(p.Conn, bus.ArchiveConfig{})
 	return err
 }

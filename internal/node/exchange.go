@@ -1,0 +1,209 @@
+package node
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"penstock/core/disagg"
+	"penstock/core/kv"
+	"penstock/internal/catalog"
+	"penstock/internal/engine"
+	"penstock/internal/node/engines"
+	"penstock/internal/obs"
+	"penstock/internal/plane/bus"
+	"penstock/internal/serve/handoff"
+	"penstock/internal/serve/worker"
+)
+
+// The limits of handoffs. A prefill worker beats well within the lease of its job in the queue and the silence which a
+// decode worker bears.
+var (
+	handoffLimits = disagg.HandoffConfig{MaxAttempts: 3, LocalWait: 2 * time.Second, QueueWait: 10 * time.Second, Silence: 5 * time.Second, Budget: time.Minute}
+	jobLimits     = disagg.JobConfig{ClaimWait: 2 * time.Second, Heartbeat: bus.DefaultLease / 4, Budget: time.Minute}
+)
+
+const (
+	// depthInterval is how often the queue of prefill workers is asked for its depth.
+	depthInterval = time.Second
+	// putLimit bounds the wait for the queue of prefill workers.
+	putLimit = time.Second
+)
+
+// blockExchange is what the workers of this process share to exchange KV blocks with others. All have the same model.
+type blockExchange struct {
+	of        *process
+	snapshots func() *catalog.Snapshot
+	card      engine.Card
+	layout    engine.KVLayout
+	ready     chan struct{} // closed when what follows is set
+	err       error
+	metadata  disagg.Metadata // without an epoch
+	fleet     *handoff.Fleet
+	queue     *bus.WatchedQueue // nil without NATS
+}
+
+// blockEngine is an engine of either role.
+type blockEngine interface {
+	engine.BlockProvider
+	engine.BlockReceiver
+}
+
+// newBlockExchange returns what the workers of this process share to exchange KV blocks; nil if they exchange none.
+// snapshots returns the latest snapshot of the registered workers. Its run must run.
+func (p *process) newBlockExchange(snapshots func() *catalog.Snapshot) *blockExchange {
+	if p.model == nil || !p.cfg.ExchangesBlocks() {
+		return nil
+	}
+	eng, ok := p.model.Engines[0].(blockEngine)
+	if !ok || eng.BlockLayout() == (engine.KVLayout{}) {
+		return nil
+	}
+	return &blockExchange{of: p, snapshots: snapshots, card: p.model.Card(), layout: eng.BlockLayout(), ready: make(chan struct{})}
+}
+
+// run follows what the workers need to know, once bulk data can be received, until ctx ends.
+func (x *blockExchange) run(ctx context.Context) error {
+	x.err = x.prepare(ctx)
+	close(x.ready)
+	if x.err != nil {
+		<-ctx.Done()
+		return nil
+	}
+	var parts sync.WaitGroup
+	defer parts.Wait()
+	parts.Go(func() { _ = x.fleet.Run(ctx) }) // it returns nil
+	if x.queue != nil {
+		parts.Go(func() { _ = x.queue.Run(ctx) }) // it returns nil
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// prepare sets what is known once bulk data can be received.
+func (x *blockExchange) prepare(ctx context.Context) error {
+	p := x.of
+	if err := p.borrower.Listen(ctx); err != nil {
+		return err
+	}
+	x.metadata = x.layout.Metadata()
+	for _, a := range p.planes.Bulk.Addresses() {
+		x.metadata.Transports = append(x.metadata.Transports, disagg.TransportAddress{Name: a.Transport.String(), Scope: a.Scope(), Address: a.Address})
+	}
+	x.fleet = handoff.NewFleet(handoff.FleetConfig{
+		Current: x.snapshots, Model: x.card.Name, Exchange: x.metadata, Namespace: p.cfg.Fleet.Namespace,
+		Log: obs.Component(p.log, "worker"),
+	}, p.planes.Events)
+	if p.planes.Queues == nil {
+		return nil
+	}
+	q, err := p.planes.Queues.OpenQueue(handoff.QueueConfig(p.cfg.Fleet.Namespace, p.cfg.Fleet.Component, x.card.Name))
+	if err == nil {
+		x.queue = bus.NewWatchedQueue(q, depthInterval)
+	}
+	return err
+}
+
+// opener returns what opens the exchange of the worker with an engine, which has the configuration cfg; nil if it
+// exchanges no blocks.
+func (x *blockExchange) opener(cfg *worker.Config, eng engines.Local) func(context.Context, string, worker.ExchangeObserver) (*worker.Exchange, error) {
+	own, ok := eng.(blockEngine)
+	if x == nil || !ok {
+		return nil
+	}
+	self := disagg.Incarnation{Worker: kv.Worker{ID: cfg.ID}, Epoch: cfg.Epoch}
+	open := x.openDecoder
+	switch cfg.Role {
+	case engine.RoleDecode:
+	case engine.RolePrefill:
+		open = x.openPrefiller
+	default:
+		return nil
+	}
+	return func(ctx context.Context, addr string, o worker.ExchangeObserver) (*worker.Exchange, error) {
+		select {
+		case <-x.ready:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if x.err != nil {
+			return nil, x.err
+		}
+		made, err := open(self, addr, own, o)
+		if err == nil {
+			made.Metadata = x.metadata
+			made.Metadata.Epoch = self.Epoch
+			err = made.Metadata.Validate()
+		}
+		return made, err
+	}
+}
+
+// openDecoder opens the exchange of a decode worker.
+func (x *blockExchange) openDecoder(self disagg.Incarnation, addr string, eng blockEngine, o worker.ExchangeObserver) (*worker.Exchange, error) {
+	p := x.of
+	var decoder *handoff.DecodeWorker
+	depth := func() int {
+		n := decoder.QueuedJobs()
+		if x.queue != nil {
+			if d, ok := x.queue.EstimateDepth(); ok {
+				n = max(n, d.Waiting)
+			}
+		}
+		return n
+	}
+	split, err := handoff.NewSplitter(p.cfg.SplitConfig(), x.fleet, x.metadata.TokenBytes, depth)
+	if err != nil {
+		return nil, err
+	}
+	var jobs handoff.JobPlacer = handoff.NewCallPlacer(p.planes.RPC, x.fleet.Peers)
+	if x.queue != nil {
+		jobs = &handoff.QueuePlacer{Queue: x.queue, MaxLifetime: bus.DefaultMaxLifetime, Wait: putLimit, Else: jobs}
+	}
+	decoder, err = handoff.NewDecodeWorker(handoff.DecodeWorkerConfig{
+		Self: self, Addr: addr, Handoff: handoffLimits, Decide: split.Decide, ObserveLocal: split.ObserveLocal,
+		Observe: func(out *handoff.HandoffOutcome) {
+			split.ObserveHandoff(out)
+			if out.State != disagg.Aborted {
+				o.CountHandoff(out.State == disagg.Decoding, out.Label(), out.Bytes)
+			}
+		},
+		Log: obs.Component(p.log, "worker"),
+	}, eng, p.planes.Bulk, jobs)
+	if err != nil {
+		return nil, err
+	}
+	return &worker.Exchange{Decoder: decoder, Run: func(ctx context.Context) error {
+		tick := time.NewTicker(depthInterval)
+		defer tick.Stop()
+		for {
+			o.SetPrefillers(len(x.fleet.Peers()), depth())
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	}}, nil
+}
+
+// openPrefiller opens the exchange of a prefill worker.
+func (x *blockExchange) openPrefiller(self disagg.Incarnation, _ string, eng blockEngine, o worker.ExchangeObserver) (*worker.Exchange, error) {
+	p := x.of
+	exchange := x.metadata
+	exchange.Epoch = self.Epoch
+	w, err := handoff.NewPrefillWorker(handoff.PrefillWorkerConfig{
+		Self: self, Exchange: exchange, Job: jobLimits, FindOwner: x.fleet.FindOwner, Observe: o.CountPrefilled,
+		Log: obs.Component(p.log, "worker"),
+	}, eng, p.planes.RPC, p.planes.Bulk)
+	if err != nil {
+		return nil, err
+	}
+	return &worker.Exchange{Prefiller: w, IsUsed: x.fleet.HasDecodeWorkers, Run: func(ctx context.Context) error {
+		var queue bus.Queue
+		if x.queue != nil {
+			queue = x.queue
+		}
+		return w.Run(ctx, queue)
+	}}, nil
+}
