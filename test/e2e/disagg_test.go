@@ -95,7 +95,8 @@ func TestPrefillInOneProcess(t *testing.T) {
 // also of a prompt with a picture. Prefill workers leave and join: without one a decode worker computes prompts itself.
 func TestPrefillProcesses(t *testing.T) {
 	t.Parallel()
-	pictures := illustrations(t, "What is it?")[:1]
+	// The picture is not in the last block, which the decode worker computes itself.
+	pictures := []map[string]any{showing(8, shown("image", dataURI("image/png", pngOf(t, picture(1, 84, 112)))), said(longPrompt(3)))}
 	alone := start(t, "workers=1")
 	wantPictures := alone.askAll(pictures)
 	var want [3][]string
