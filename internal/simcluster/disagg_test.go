@@ -192,7 +192,7 @@ func TestNeverRemoteIsOneRole(t *testing.T) {
 func TestIdlePrefillWorkers(t *testing.T) {
 	var all []replay.Request
 	for i := range 60 {
-		all = append(all, ownPrompt(i, time.Duration(i)*30*time.Millisecond, 40, 30))
+		all = append(all, ownPrompt(i, time.Duration(i)*20*time.Millisecond, 40, 30))
 	}
 	local := run(t, splitFleet(2, 8, disagg.NeverRemote, nil), all)
 	remote := run(t, splitFleet(2, 8, disagg.AlwaysRemote, nil), all)
@@ -240,7 +240,7 @@ func TestPrefillWorkerCrash(t *testing.T) {
 		checkAnswers(t, all, j)
 		u := c.disaggUse()
 		for i := range j.samples {
-			if s := &j.samples[i]; s.Error != "" {
+			if s := &j.samples[i]; s.Error != "" || prefill == 3 && s.First > s.Sent+time.Second { // the silence of a dead one takes longer
 				t.Errorf("%d prefill workers: %+v", prefill, s)
 			}
 		}
