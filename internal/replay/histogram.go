@@ -153,3 +153,15 @@ type Sample struct {
 	// "" if there is one. There are few words, since errors are counted by them.
 	Error string
 }
+
+// Times collects times for a [Distribution].
+type Times struct{ histogram timeHistogram }
+
+// NewTimes returns Times of none.
+func NewTimes() *Times { return &Times{newTimeHistogram()} }
+
+// Add adds a time. A negative one counts as 0.
+func (t *Times) Add(d time.Duration) { t.histogram.addTimes(d, 1) }
+
+// Distribution returns the distribution of the times.
+func (t *Times) Distribution() Distribution { return t.histogram.toDistribution() }

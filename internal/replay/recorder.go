@@ -62,6 +62,7 @@ type Recorder struct {
 	warmedUp         bool
 	skippedSamples   int64
 	embeddings       *EmbeddingUse
+	disagg           *DisaggUse
 }
 
 // NewRecorder returns an empty recorder.
@@ -188,6 +189,9 @@ func (r *Recorder) workerShare(id uint64) *WorkerShare {
 // RecordEmbeddings records the use of encoders and embedding caches in the run.
 func (r *Recorder) RecordEmbeddings(u EmbeddingUse) { r.embeddings = &u }
 
+// RecordDisagg records where prompts were computed in the run.
+func (r *Recorder) RecordDisagg(u DisaggUse) { r.disagg = &u }
+
 // Run returns the results so far.
 func (r *Recorder) Run() Run {
 	shares := make([]WorkerShare, 0, len(r.workers))
@@ -212,7 +216,7 @@ func (r *Recorder) Run() Run {
 		},
 	}
 	row := &run.Row
-	row.Embeddings = r.embeddings
+	row.Embeddings, row.Disagg = r.embeddings, r.disagg
 	if r.errors > 0 {
 		row.ErrorKinds = maps.Clone(r.errorKinds)
 	}

@@ -49,6 +49,9 @@ type Row struct {
 	// or it is unknown.
 	Embeddings *EmbeddingUse `json:"embeddings,omitempty"`
 
+	// Disagg says where prompts were computed, the warm-up included; nil without prefill workers.
+	Disagg *DisaggUse `json:"disagg,omitempty"`
+
 	// Ideal is the best cached share for this workload and number of workers.
 	Ideal *Ideal `json:"ideal,omitempty"`
 }
@@ -74,6 +77,34 @@ type EmbeddingUse struct {
 	// answers of such workers which had evicted them, or were down.
 	Fetched     int64 `json:"fetched"`
 	FetchMisses int64 `json:"fetch_misses"`
+}
+
+// DisaggUse says where prompts were computed in a cluster with prefill workers, beside which its workers are decode
+// workers.
+type DisaggUse struct {
+	PrefillWorkers int    `json:"prefill_workers"`
+	Policy         string `json:"policy"`
+	// MaxLocalPrefillLength and MaxPrefillQueueSize are of policy threshold.
+	MaxLocalPrefillLength int `json:"max_local_prefill_length,omitempty"`
+	MaxPrefillQueueSize   int `json:"max_prefill_queue_size,omitempty"`
+	// Remote prompts were computed by a prefill worker, except for their ends, and Local ones by the decode worker.
+	// Cancelled requests ended before that was known. A request counts once for each worker which it was sent to.
+	Remote    int64 `json:"prefill_remote"`
+	Local     int64 `json:"prefill_local"`
+	Cancelled int64 `json:"prefill_cancelled"`
+	// Decisions counts them by their reasons, LocalReasons why prompts were computed locally in the end.
+	Decisions    map[string]int `json:"decisions"`
+	LocalReasons map[string]int `json:"local_reasons"`
+	// Jobs were made for prefill workers, several for a request if one failed. QueueWait is the time which they waited
+	// for a worker, and BytesMoved the size of the blocks which came.
+	Jobs       int64        `json:"jobs"`
+	QueueWait  Distribution `json:"queue_wait_ms"`
+	BytesMoved int64        `json:"bytes_moved"`
+	// DecodeComputed and PrefillComputed are prompt tokens which decode workers and prefill workers computed, RemoteTail
+	// those which decode workers computed of remote prompts.
+	DecodeComputed  int64 `json:"decode_computed_tokens"`
+	PrefillComputed int64 `json:"prefill_computed_tokens"`
+	RemoteTail      int64 `json:"remote_tail_tokens"`
 }
 
 // Distribution describes a set of values. Percentiles come from a histogram of three significant digits.

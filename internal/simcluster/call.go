@@ -39,12 +39,18 @@ type attempt struct {
 	limit        int
 	parts        []sim.MediaPart // of the prompt
 	missing      int             // parts whose rows the worker waits for before it schedules the call
+	prefilled    bool            // it has given a token
+	computed     int             // prompt tokens which the worker has computed
+	readyAt      kv.Mono         // when the worker could begin with them
+	job          jobRef          // which the call computes; noJob for the call of a request
+	handoff      *callHandoff    // nil if there is none
 }
 
 func (cl *attempt) reset(at uint32, t *requestTask, worker uint32) {
 	*cl = attempt{
 		task: at, worker: worker, generation: cl.generation, clientWaits: true,
 		index: t.request.Index, prompt: t.prompt, generated: t.generated, limit: t.limit, parts: append(cl.parts[:0], t.parts...),
+		job: noJob,
 	}
 }
 
@@ -52,6 +58,7 @@ func (cl *attempt) reset(at uint32, t *requestTask, worker uint32) {
 func (c *cluster) cancelCall(at uint32) {
 	cl := &c.calls.all[at]
 	cl.clientWaits = false
+	c.cancelHandoff(at)
 	if cl.state == callAwaitsRows {
 		c.workers[cl.worker].heldCalls--
 		c.freeCall(at)

@@ -28,7 +28,7 @@ type cluster struct {
 	queue  eventQueue
 	faults faultInjector
 
-	workers      []simWorker
+	workers      []simWorker // those which take requests, and then the prefill workers
 	encoders     []simEncoder
 	routers      []simRouter
 	usesOverlaps bool      // whether decisions depend on cached blocks
@@ -45,6 +45,7 @@ type cluster struct {
 	mediaObjects, rowsFetched, fetchMisses int64
 	// holders is what routers and workers know of embedding caches; nil if nothing depends on it.
 	holders *embindex.Index
+	prefillFleet
 
 	// tasks, calls, batches and the other arenas hold values by slot number, with free lists.
 	tasks      arena[requestTask]
@@ -58,6 +59,8 @@ type cluster struct {
 	requests     arena[kvfeed.ResyncRequest]
 	pings        arena[sentPing]
 	syncMessages arena[syncMessage]
+	jobs         arena[prefillJob]
+	decodeNotes  arena[decodeNote]
 
 	prompt        []kv.Token // of the task with serial promptSerial
 	promptSerial  uint64
@@ -110,7 +113,7 @@ func newCluster(cfg Config, source replay.Source, record Recorder) (*cluster, er
 	c := &cluster{
 		cfg: cfg, source: source, record: record, sessions: map[string]*sessionState{},
 		usesOverlaps: cfg.Route.UsesOverlaps(),
-		workers:      make([]simWorker, cfg.Workers),
+		workers:      make([]simWorker, cfg.Workers+cfg.PrefillWorkers),
 		routers:      make([]simRouter, cfg.Routers),
 	}
 	c.usesEvents = c.usesOverlaps && !cfg.NoKVEvents
@@ -134,6 +137,9 @@ func newCluster(cfg Config, source replay.Source, record Recorder) (*cluster, er
 	}
 	for i := range c.routers {
 		c.updateMembers(i)
+	}
+	if err := c.openPrefillFleet(); err != nil {
+		return nil, fmt.Errorf("simcluster: %w", err)
 	}
 	c.queue.push(c.now.Add(upkeepEvery), eventUpkeep, 0, 0)
 	c.queue.push(c.now.Add(loadEvery), eventLoadReport, 0, 0)
@@ -213,10 +219,16 @@ func (c *cluster) runEvent() error {
 		c.applyRowChange(e.a)
 	case eventWorkerEncoded:
 		c.workers[e.a].finishEncoding(c, e.b)
+	case eventJobQueued, eventJobAdmitted, eventJobRefused, eventJobFailed, eventJobWritten, eventJobTick:
+		c.handleJobEvent(e.kind, jobRef{e.a, e.b})
+	case eventDecodeNote:
+		c.deliverNote(e.a)
+	case eventHandoffTick:
+		c.tickHandoff(e.a, e.b)
 	case eventAdmit:
 		c.admitWaiting(&c.routers[e.a])
 	case eventLoadReport:
-		for i := range c.workers {
+		for i := range c.workers[:c.cfg.Workers] {
 			c.workers[i].reportLoad(c)
 		}
 		c.queue.push(c.now.Add(loadEvery), eventLoadReport, 0, 0)

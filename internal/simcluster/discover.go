@@ -13,7 +13,7 @@ import (
 func (c *cluster) updateMembers(number int) {
 	r := &c.routers[number]
 	r.watched, r.targets = r.watched[:0], r.targets[:0]
-	for i := range c.workers {
+	for i := range r.members {
 		w, m := &c.workers[i], &r.members[i]
 		switch {
 		case !w.registered && !m.known: // events of unregistered workers are kept for the grace period

@@ -29,9 +29,9 @@ func (c *cluster) openEncoders() {
 	c.encoders = make([]simEncoder, c.cfg.EncodeWorkers)
 	for i := range c.encoders {
 		e := &c.encoders[i]
-		e.id = kv.WorkerID(c.cfg.Workers + i + 1)
+		e.id = kv.WorkerID(len(c.workers) + i + 1)
 		e.timing = c.cfg.Timing
-		e.timing.Seed = deriveSeed(c.cfg.Timing.Seed, uint64(c.cfg.Workers+i))
+		e.timing.Seed = deriveSeed(c.cfg.Timing.Seed, uint64(len(c.workers)+i))
 		e.Timing, e.Rows = &e.timing, sim.NewRowMemory(c.cfg.EmbeddingCache)
 		c.watchRows(e.Rows, e.id, 0, &c.now)
 		e.SetCount(1)
@@ -89,7 +89,7 @@ func (e *simEncoder) acceptFetch(c *cluster, at uint32) {
 // scheduleEnd schedules the end of the object which is being encoded, if there is one.
 func (e *simEncoder) scheduleEnd(c *cluster) {
 	if end, busy := e.Deadline(); busy {
-		c.queue.push(end, eventObjectEncoded, uint32(e.id)-uint32(c.cfg.Workers)-1, 0)
+		c.queue.push(end, eventObjectEncoded, uint32(e.id)-uint32(len(c.workers))-1, 0)
 	}
 }
 

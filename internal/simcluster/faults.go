@@ -146,6 +146,7 @@ func (c *cluster) crashWorker(worker uint32) {
 func (c *cluster) drainWorker(worker uint32) {
 	w := &c.workers[worker]
 	w.draining, w.registered = true, false
+	c.dropPulls(worker)
 	c.forgetHolder(w.id)
 	w.reportLoad(c)
 	c.announceMembers()
@@ -159,14 +160,17 @@ func (c *cluster) stopWorker(w *simWorker, code fault.Code) {
 	w.inbox, w.aborts = w.inbox[:0], w.aborts[:0]
 	for i := range c.calls.all {
 		cl := &c.calls.all[i]
-		switch at := uint32(i); {
-		case cl.worker != w.number || cl.state != callAwaitsRows && cl.state != callQueued && cl.state != callRunning:
-		case cl.clientWaits:
+		if cl.worker != w.number || cl.state != callAwaitsRows && cl.state != callQueued && cl.state != callRunning {
+			continue
+		}
+		at := uint32(i)
+		if c.cancelHandoff(at); cl.clientWaits {
 			w.failCall(c, at, code)
-		default:
+		} else {
 			c.freeCall(at)
 		}
 	}
+	c.loseJobs(w)
 	down := c.faults.random.drawUpTo(c.faults.MaxDowntime) + c.cfg.Timing.Startup
 	c.queue.push(c.now.Add(down), eventWorkerRestart, w.number, 0)
 }
@@ -181,6 +185,7 @@ func (c *cluster) restartWorker(worker uint32) {
 	w.registered, w.registeredEpoch = true, w.epoch
 	c.forgetHolder(w.id)
 	c.announceMembers()
+	c.addPulls(w, c.cfg.PrefillConcurrency)
 	c.faults.scheduleEnd(c, worker)
 }
 

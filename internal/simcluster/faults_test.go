@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"penstock/core/activeseq/replica"
+	"penstock/core/disagg"
 	"penstock/core/kv"
 	"penstock/core/kvfeed"
 	"penstock/core/migrate"
@@ -61,6 +62,12 @@ func TestFaults(t *testing.T) {
 				Delay: time.Duration(rapid.IntRange(0, 2).Draw(t, "copy")) * 50 * time.Millisecond,
 			},
 			Faults: drawFaults(t), Seed: rapid.Uint64().Draw(t, "seed"),
+			PrefillWorkers: rapid.IntRange(0, 3).Draw(t, "prefill workers"), PrefillConcurrency: rapid.IntRange(1, 4).Draw(t, "concurrency"),
+			Split: disagg.SplitConfig{
+				Policy:                rapid.SampledFrom([]disagg.SplitPolicy{disagg.AlwaysRemote, disagg.ByCost, disagg.ByThreshold}).Draw(t, "split"),
+				MaxLocalPrefillLength: 100, MaxPrefillQueueSize: 2, DecodeWeight: 0.1,
+			},
+			KVLatency: time.Duration(rapid.IntRange(0, 2).Draw(t, "kv latency")) * 20 * time.Millisecond,
 		}
 		all := s.make(rapid.Uint64().Draw(t, "workload"))
 		first, c := disturbed(t, cfg, all)
@@ -178,10 +185,16 @@ func checkHealed(t *rapid.T, c *cluster) {
 	for i := range c.routers {
 		checkExchange(t, c, &c.routers[i])
 	}
+	if n := c.jobs.usedCount() + c.decodeNotes.usedCount() + len(c.jobQueue) + c.queuedTokens; n != 0 || len(c.pulls) != c.cfg.PrefillWorkers*c.cfg.PrefillConcurrency {
+		t.Fatalf("%d jobs and notes are left, %d pulls", n, len(c.pulls))
+	}
 	for i := range c.workers {
 		w := &c.workers[i]
-		if st := w.sched.Stats(); !w.alive || st.UsedBlocks != 0 || w.heldCalls != 0 || len(w.inbox)+len(w.aborts) != 0 {
+		if st := w.sched.Stats(); !w.alive || st.UsedBlocks != 0 || w.heldCalls != 0 || w.decoding != 0 || w.awaiting != 0 || len(w.inbox)+len(w.aborts)+len(w.imports) != 0 {
 			t.Fatalf("worker %d: alive %t, %d calls, %+v", w.id.ID, w.alive, w.heldCalls, st)
+		}
+		if w.isPrefill(c) {
+			continue
 		}
 		want := cached(w)
 		for j := range c.routers {

@@ -82,7 +82,7 @@ type loadReport struct {
 // reportLoad sends a load report to the routers if it changed or is due.
 func (w *simWorker) reportLoad(c *cluster) {
 	said := w.currentLoad()
-	if !w.alive || said == w.load && !hasElapsed(w.loadAt, c.now, loadRefresh) {
+	if !w.alive || w.isPrefill(c) || said == w.load && !hasElapsed(w.loadAt, c.now, loadRefresh) {
 		return
 	}
 	w.load, w.loadAt = said, c.now

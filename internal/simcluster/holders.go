@@ -28,7 +28,7 @@ func (c *cluster) openHolders() (err error) {
 
 // prefersHolders reports whether routers prefer workers which hold the embeddings of a prompt's media.
 func (c *cluster) prefersHolders() bool {
-	return c.usesEvents && len(c.workers) > 1 && c.cfg.Route.Affinity.Embedding > 0
+	return c.usesEvents && c.cfg.Workers > 1 && c.cfg.Route.Affinity.Embedding > 0
 }
 
 // watchRows has the changes of an embedding cache made known in their order, and none before a time.
@@ -73,7 +73,7 @@ func (w *simWorker) announcePass(c *cluster, end kv.Mono) {
 func (c *cluster) applyRowChange(at uint32) {
 	change := c.rowChanges.all[at]
 	c.rowChanges.freeSlot(at)
-	if n := int(change.holder); n <= c.cfg.Workers && (!c.workers[n-1].registered || c.workers[n-1].registeredEpoch != change.epoch) {
+	if n := int(change.holder); n <= len(c.workers) && (!c.workers[n-1].registered || c.workers[n-1].registeredEpoch != change.epoch) {
 		return
 	}
 	if change.added {

@@ -37,7 +37,7 @@ type poolCopy struct {
 
 // joinPool makes a starting worker a member of the pool, and attaches the pool to its engine.
 func (w *simWorker) joinPool(c *cluster, cfg *paged.Config) {
-	if c.pool == nil || c.cfg.Pool.Members > 0 && int(w.number) >= c.cfg.Pool.Members {
+	if c.pool == nil || w.isPrefill(c) || c.cfg.Pool.Members > 0 && int(w.number) >= c.cfg.Pool.Members {
 		return
 	}
 	w.member = c.pool.AddMember(w.id)

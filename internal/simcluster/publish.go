@@ -26,7 +26,7 @@ func newPublisher(epoch uint64) (publisher, error) {
 
 // publishChanges sends the routers the changes of the cache since the last time.
 func (w *simWorker) publishChanges(c *cluster) {
-	if !c.usesEvents {
+	if !c.usesEvents || w.isPrefill(c) {
 		return
 	}
 	events := w.sched.AppendEvents(nil)
@@ -41,7 +41,7 @@ func (w *simWorker) publishChanges(c *cluster) {
 func (w *simWorker) describeCache(c *cluster) {
 	w.describeDue = false
 	w.log.StartDescription(c.now)
-	if c.usesEvents {
+	if c.usesEvents && !w.isPrefill(c) {
 		w.publishEvents(c, w.sched.AppendDump(nil))
 		if w.member != nil {
 			w.publishEvents(c, w.member.AppendContents(nil))

@@ -36,6 +36,14 @@ const (
 	eventRowsArrived                    // the answer to fetch a has reached its worker
 	eventRowsChanged                    // change a of an embedding cache is known
 	eventWorkerEncoded                  // worker a, in epoch b, may have encoded an object beside its passes
+	eventJobQueued                      // job a, of generation b, has reached the queue of the prefill workers
+	eventJobAdmitted                    // its prompt has reached its prefill worker
+	eventJobRefused                     // its prefill worker knows that it is not wanted
+	eventJobFailed                      // its prefill worker does not reach the decode worker
+	eventJobWritten                     // its prefill worker knows that the blocks have arrived
+	eventJobTick                        // a deadline of its prefill worker may be due
+	eventDecodeNote                     // note a of a prefill worker has reached its decode worker
+	eventHandoffTick                    // a deadline of the handoff of call a, of generation b, may be due
 )
 
 // simEvent is an event at a time. The meaning of a and b depends on its kind.

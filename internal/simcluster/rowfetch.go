@@ -173,7 +173,7 @@ func (w *simWorker) orderTargets(c *cluster, p *sim.MediaPart) (order []int, hol
 	encoders := len(c.rowHolders)
 	for i := range c.rowHolders {
 		id := c.rowHolders[i].ID
-		if int(id) > c.cfg.Workers {
+		if int(id) > len(c.workers) {
 			encoders = i
 			break
 		}
@@ -219,8 +219,8 @@ func (w *simWorker) askTarget(c *cluster, at uint32) {
 
 // acceptFetch has the first target of a fetch answer it.
 func (c *cluster) acceptFetch(at uint32) {
-	if n := int(c.rowFetches.all[at].targets[0]); n > c.cfg.Workers {
-		c.encoders[n-c.cfg.Workers-1].acceptFetch(c, at)
+	if n := int(c.rowFetches.all[at].targets[0]); n > len(c.workers) {
+		c.encoders[n-len(c.workers)-1].acceptFetch(c, at)
 	} else {
 		c.workers[n-1].giveRows(c, at)
 	}
@@ -277,7 +277,7 @@ func (w *simWorker) recordAnswer(c *cluster, f *rowFetch) {
 	known := w.peers[id]
 	known.inFlight--
 	switch {
-	case int(id) > c.cfg.Workers:
+	case int(id) > len(c.workers):
 		known.reported, known.reportedAt = f.load, c.now
 	case f.outcome == workerDown:
 		known.pausedUntil = c.now.Add(failurePause)

@@ -11,6 +11,7 @@ import (
 
 	"penstock/core/migrate"
 	"penstock/internal/serve/frontend"
+	"penstock/internal/serve/handoff"
 	routershell "penstock/internal/serve/router"
 	workershell "penstock/internal/serve/worker"
 )
@@ -69,6 +70,9 @@ func TestTimesOfTheShells(t *testing.T) {
 	if unregisteredGrace != r.Grace || reservationTTL != r.ReservationTTL {
 		t.Errorf("entries stay %v and reservations %v, in a router %v and %v", unregisteredGrace, reservationTTL, r.Grace, r.ReservationTTL)
 	}
+	if withDefaults().PrefillConcurrency != handoff.DefaultConcurrency {
+		t.Errorf("a prefill worker does not do %d jobs at once", handoff.DefaultConcurrency)
+	}
 	var w workershell.Config
 	w.EnsureDefaults()
 	if loadEvery != w.LoadInterval || loadRefresh != w.LoadRefresh {
@@ -81,4 +85,11 @@ func TestTimesOfTheShells(t *testing.T) {
 	if want := (migrate.Config{MaxFailures: *f.MigrationLimit, MaxWait: *f.MigrationWait}); c.Migration != want || c.StallTimeout != f.StallTimeout {
 		t.Errorf("%+v and %v, in a frontend %+v and %v", c.Migration, c.StallTimeout, want, f.StallTimeout)
 	}
+}
+
+// withDefaults returns a configuration of defaults.
+func withDefaults() *Config {
+	var c Config
+	c.EnsureDefaults()
+	return &c
 }

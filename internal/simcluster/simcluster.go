@@ -1,6 +1,6 @@
 // Package simcluster is a whole cluster in one goroutine on virtual time: the state machines of production
-// (feed, prefix, slots, route, paged, health, migrate), the simulated engine's timing model, and planes which
-// delay, lose and duplicate messages by a seed.
+// (feed, prefix, slots, route, paged, health, migrate, disagg), the simulated engine's timing model, and planes
+// which delay, lose and duplicate messages by a seed.
 //
 // It replaces the processes around the machines, and each replacement acts at the same times as its original:
 // a worker drives its scheduler as a batching engine does, and publishes, numbers and describes its cache as
@@ -25,6 +25,7 @@ import (
 	"errors"
 	"time"
 
+	"penstock/core/disagg"
 	"penstock/core/fault"
 	"penstock/core/migrate"
 	"penstock/core/route"
@@ -78,6 +79,17 @@ type Config struct {
 	StallTimeout time.Duration
 	// Vocabulary is the vocabulary of prompts.
 	Vocabulary replay.Vocabulary
+	// PrefillWorkers compute prompts for the workers, which are decode workers then, as Split decides. Handoff and Job
+	// bound the machines of both, and a prefill worker does at most PrefillConcurrency jobs at once.
+	PrefillWorkers     int
+	Split              disagg.SplitConfig
+	Handoff            disagg.HandoffConfig
+	Job                disagg.JobConfig
+	PrefillConcurrency int
+	// KVLatency and KVBandwidth are the time of blocks from a prefill worker to a decode worker: that, and their bytes
+	// by Timing.KV at so many GB/s (10⁹ bytes); 0 means infinite.
+	KVLatency   time.Duration
+	KVBandwidth float64
 	// EmbeddingCache is the size of each worker's embedding cache in bytes, and of each encode worker's; 0 keeps
 	// nothing.
 	EmbeddingCache int
@@ -134,6 +146,7 @@ func (c *Config) EnsureDefaults() {
 	c.Route.EnsureDefaults()
 	c.Queue.EnsureDefaults()
 	c.Faults.ensureDefaults()
+	c.ensureSplitDefaults()
 }
 
 // Validate reports every problem of c which the machines of the cluster do not report themselves. Call
@@ -165,7 +178,7 @@ func (c *Config) Validate() error {
 			errs = append(errs, fault.New(fault.Invalid, "simcluster: worker %d of %d cannot become slower by %g at %v", s.Worker, c.Workers, s.Factor, s.At))
 		}
 	}
-	errs = append(errs, c.Pool.validate(), c.validateEncoding())
+	errs = append(errs, c.Pool.validate(), c.validateEncoding(), c.validateSplit())
 	return errors.Join(errs...)
 }
 
@@ -199,6 +212,9 @@ func Run(ctx context.Context, cfg Config, source replay.Source, record Recorder)
 	if r, ok := record.(EmbeddingRecorder); ok && c.mediaObjects > 0 {
 		r.RecordEmbeddings(c.embeddingUse())
 	}
+	if r, ok := record.(DisaggRecorder); ok && c.cfg.PrefillWorkers > 0 {
+		r.RecordDisagg(c.disaggUse())
+	}
 	return nil
 }
 
@@ -206,6 +222,11 @@ func Run(ctx context.Context, cfg Config, source replay.Source, record Recorder)
 // requests showed media.
 type EmbeddingRecorder interface {
 	RecordEmbeddings(u replay.EmbeddingUse)
+}
+
+// DisaggRecorder is a Recorder which also receives where prompts were computed, at the end of a run with prefill workers.
+type DisaggRecorder interface {
+	RecordDisagg(u replay.DisaggUse)
 }
 
 // Recorder receives the measurements. *replay.Recorder is one.

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"penstock/core/disagg"
 	"penstock/core/embcache"
 	"penstock/core/fault"
 	"penstock/core/kv"
@@ -49,6 +50,18 @@ type simWorker struct {
 	pastRows     embcache.Stats
 	rowsKnownAt  kv.Mono // when the latest batch which encodes ends: changes of the cache are not known before
 
+	// decoding is the number of answers which run, and awaiting that of calls whose blocks may come from prefill workers.
+	// prefilledAt is when the last prompt was computed, pastComputed how many
+	// prompt tokens earlier epochs computed. imports have arrived since the last batch began.
+	decoding     int
+	awaiting     int
+	prefilledAt  kv.Mono
+	pastComputed uint64
+	imports      []importedBlocks
+	heldDone     []jobRef // scratch
+	attempts     uint32   // numbers of attempts which handoffs of the epoch have
+	wireFreeAt   kv.Mono  // of a prefill worker, whose transfers go one after the other
+
 	load   loadReport // the last one
 	loadAt kv.Mono
 }
@@ -82,7 +95,11 @@ func (w *simWorker) startEpoch(c *cluster) error {
 	if err != nil {
 		return err
 	}
+	if w.sched != nil {
+		w.pastComputed += w.sched.Stats().ComputedTokens
+	}
 	w.sched, w.alive, w.draining, w.busy = sched, true, false, false
+	w.decoding, w.awaiting, w.attempts, w.imports = 0, 0, 0, w.imports[:0]
 	w.epoch++
 	w.heldCalls, w.inbox, w.aborts = 0, w.inbox[:0], w.aborts[:0]
 	if w.encoder.Rows != nil {
@@ -121,7 +138,13 @@ func (w *simWorker) acceptCall(c *cluster, at uint32) {
 	}
 	w.heldCalls++
 	c.mediaObjects += int64(len(cl.parts))
-	if w.encoder.EncodesInPass() && w.fetchRows(c, at) {
+	w.admitCall(c, at)
+}
+
+// admitCall has a call scheduled, at once or when the rows of its media have come. If blocks are to come from a prefill
+// worker, rows are not fetched.
+func (w *simWorker) admitCall(c *cluster, at uint32) {
+	if cl := &c.calls.all[at]; !w.startHandoff(c, at) && w.encoder.EncodesInPass() && w.fetchRows(c, at) {
 		cl.state = callAwaitsRows
 		return
 	}
@@ -130,7 +153,8 @@ func (w *simWorker) acceptCall(c *cluster, at uint32) {
 
 // queueCall makes a call wait for the next batch.
 func (w *simWorker) queueCall(c *cluster, at uint32) {
-	c.calls.all[at].state = callQueued
+	cl := &c.calls.all[at]
+	cl.state, cl.readyAt = callQueued, c.now
 	w.inbox = append(w.inbox, at)
 	w.wakeWorker(c)
 }
@@ -145,6 +169,7 @@ func (w *simWorker) failCall(c *cluster, at uint32, code fault.Code) {
 // startBatch handles new calls, and starts the next batch if there is one.
 func (w *simWorker) startBatch(c *cluster) {
 	w.takeEncoded(c)
+	w.takeImports(c)
 	w.removeAborted(c)
 	w.scheduleInbox(c)
 	for again := true; again; {
@@ -155,8 +180,12 @@ func (w *simWorker) startBatch(c *cluster) {
 			w.failCall(c, uint32(id), fault.Internal)
 		}
 		found := false
+		for _, id := range w.plan.Preempted {
+			found = true
+			c.reclaimHandoff(uint32(id))
+		}
 		for _, r := range w.plan.Reserved {
-			found = w.startEncoding(c, uint32(r.ID), r.Ready) || found
+			found = w.startReserved(c, uint32(r.ID), r.Ready) || found
 		}
 		again = found && len(w.plan.Work) == 0 // something can be computed now
 	}
@@ -212,6 +241,9 @@ func (w *simWorker) removeAborted(c *cluster) {
 
 // removeSequence takes a call out of the schedule.
 func (w *simWorker) removeSequence(c *cluster, at uint32) {
+	if c.calls.all[at].prefilled {
+		w.decoding--
+	}
 	w.sched.RemoveSequence(paged.SeqID(at))
 	w.encoded = w.encoder.StopSequence(c.now, paged.SeqID(at), w.encoded[:0])
 	w.scheduleEncoded(c)
@@ -226,25 +258,24 @@ func (w *simWorker) scheduleInbox(c *cluster) {
 	accepted := c.newBatch()
 	for _, at := range w.inbox {
 		cl := &c.calls.all[at]
-		c.appendFrame(accepted, responseFrame{call: at, generation: cl.generation, kind: frameAccepted})
-		t := &c.tasks.all[cl.task]
-		tokens := c.expandPrompt(t)
-		for i := range cl.generated {
-			tokens = append(tokens, outputToken(cl.index, i))
+		if cl.job == noJob {
+			c.appendFrame(accepted, responseFrame{call: at, generation: cl.generation, kind: frameAccepted})
 		}
-		c.prompt = tokens[:cl.prompt]
-		seq := paged.Sequence{ID: paged.SeqID(at), Tokens: tokens, Prompt: cl.prompt}
-		if !w.encoder.EncodesInPass() {
-			seq.Unfinished = sim.UnfinishedRanges(cl.parts)
-		}
+		seq := w.newSequence(c, at)
 		err := w.sched.AddSequence(seq)
 		cl.state = callRunning
+		c.countScheduledJob(cl.job)
 		switch {
+		case err != nil && cl.job != noJob:
+			w.heldCalls--
+			cl.state = callFinished
+			c.queue.push(c.now, eventJobFailed, cl.job.at, cl.job.generation)
 		case err != nil:
 			w.heldCalls--
 			cl.state = callFinished
+			c.cancelHandoff(at)
 			c.appendFrame(accepted, responseFrame{call: at, generation: cl.generation, kind: frameFailed, code: fault.CodeOf(err)})
-		case len(seq.Unfinished) > 0:
+		case len(seq.Unfinished) > 0 && seq.TransferEnd == 0:
 			w.startEncoding(c, at, w.sched.CachedPrefix(seq))
 		}
 	}
@@ -252,22 +283,64 @@ func (w *simWorker) scheduleInbox(c *cluster) {
 	c.sendBatch(accepted, c.cfg.Delay)
 }
 
+// newSequence returns the sequence of a call. Its tokens are valid until the next one.
+func (w *simWorker) newSequence(c *cluster, at uint32) paged.Sequence {
+	cl := &c.calls.all[at]
+	seq := paged.Sequence{ID: paged.SeqID(at), Prompt: cl.prompt}
+	if j := c.lookUpJob(cl.job); j != nil {
+		seq.Tokens, seq.Hold = j.tokens, true
+	} else {
+		seq.Tokens = c.expandTokens(cl)
+	}
+	if cl.handoff != nil {
+		seq.TransferEnd = cl.handoff.end
+	}
+	if !w.encoder.EncodesInPass() {
+		seq.Unfinished = sim.UnfinishedRanges(cl.parts)
+	}
+	return seq
+}
+
+// expandTokens returns the prompt and the response so far of a call. They are valid until the next call.
+func (c *cluster) expandTokens(cl *attempt) []kv.Token {
+	tokens := c.expandPrompt(&c.tasks.all[cl.task])
+	for i := range cl.generated {
+		tokens = append(tokens, outputToken(cl.index, i))
+	}
+	c.prompt = tokens[:cl.prompt]
+	return tokens
+}
+
 // finishBatch ends a batch: its tokens are known.
 func (w *simWorker) finishBatch(c *cluster, epoch uint32) {
 	if uint32(w.epoch) != epoch || !w.alive {
 		return // of an earlier epoch
 	}
-	w.sampled = w.sampled[:0]
+	w.sampled, w.heldDone = w.sampled[:0], w.heldDone[:0]
 	batch := c.newBatch()
 	for i := range w.plan.Work {
 		work := &w.plan.Work[i]
+		at := uint32(work.ID)
+		cl := &c.calls.all[at]
+		cl.computed += work.Prefill
+		if j := c.lookUpJob(cl.job); j != nil && work.Start+len(work.Tokens) == len(j.tokens) {
+			w.heldDone = append(w.heldDone, cl.job)
+			j.cached = work.Cached
+			w.learnPrefill(c, cl)
+		}
 		if !work.Sample {
 			continue
 		}
-		at := uint32(work.ID)
-		cl := &c.calls.all[at]
+		if !cl.prefilled {
+			cl.prefilled = true
+			w.decoding++
+			w.learnPrefill(c, cl)
+			if h := cl.handoff; h != nil && h.machine.State() == disagg.Decoding {
+				c.split.RemoteTail += int64(cl.computed)
+			}
+		}
 		w.sampled = append(w.sampled, paged.SampledToken{ID: work.ID, Token: outputToken(cl.index, cl.generated)})
-		f := responseFrame{call: at, generation: cl.generation, kind: frameToken, position: cl.generated, cached: work.Cached}
+		f := responseFrame{call: at, generation: cl.generation, kind: frameToken, position: cl.generated, cached: cl.cachedTokens(work)}
 		cl.generated++
 		f.last = cl.generated == cl.limit
 		c.appendFrame(batch, f)
@@ -280,6 +353,10 @@ func (w *simWorker) finishBatch(c *cluster, epoch uint32) {
 			c.calls.all[f.call].state = callFinished
 		}
 	}
+	for _, ref := range w.heldDone {
+		c.handleComputed(ref)
+	}
+	w.heldDone = w.heldDone[:0]
 	w.publishChanges(c)
 	w.busy = false
 	c.sendBatch(batch, c.cfg.Delay)

@@ -90,6 +90,7 @@ type journal struct {
 	samples    []replay.Sample
 	gaps       int
 	embeddings replay.EmbeddingUse
+	disagg     replay.DisaggUse
 }
 
 func (j *journal) RecordSample(s *replay.Sample) {

@@ -96,7 +96,7 @@ func matchRows(a, b []replay.Row) []int {
 	taken := make([]bool, len(b))
 	match := func(i int, same func(a, b *replay.Row) bool) {
 		for j := range b {
-			if !taken[j] && a[i].Policy == b[j].Policy && same(&a[i], &b[j]) {
+			if !taken[j] && policyName(&a[i]) == policyName(&b[j]) && same(&a[i], &b[j]) {
 				of[i], taken[j] = j, true
 				return
 			}

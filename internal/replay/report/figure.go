@@ -37,6 +37,9 @@ type figure struct {
 // allFigures returns all figures in display order.
 func allFigures() []figure {
 	all := []figure{
+		{"prefill_workers", "prefill workers", unitCount, neitherBetter, func(r *replay.Row) (float64, bool) {
+			return float64(prefillWorkers(r)), r.Disagg != nil
+		}},
 		{"block_size", "block size", unitCount, neitherBetter, func(r *replay.Row) (float64, bool) { return float64(r.BlockSize), r.BlockSize > 0 }},
 		{"blocks_per_worker", "blocks", unitCount, neitherBetter, func(r *replay.Row) (float64, bool) { return float64(r.Blocks), r.Blocks > 0 }},
 		{"encode_workers", "encode workers", unitCount, neitherBetter, func(r *replay.Row) (float64, bool) {
@@ -64,6 +67,24 @@ func allFigures() []figure {
 	}
 	return append(all,
 		figure{"cached_share", "cached", unitShare, moreBetter, func(r *replay.Row) (float64, bool) { return r.CachedShare, r.InputTokens > 0 }},
+		figure{"prefill_remote_share", "remote", unitShare, neitherBetter, func(r *replay.Row) (float64, bool) {
+			if r.Disagg == nil || r.Disagg.Remote+r.Disagg.Local == 0 {
+				return 0, false
+			}
+			return float64(r.Disagg.Remote) / float64(r.Disagg.Remote+r.Disagg.Local), true
+		}},
+		figure{"prefill_wait_mean", "prefill queue mean", unitTime, lessBetter, func(r *replay.Row) (float64, bool) {
+			if r.Disagg == nil || r.Disagg.QueueWait.Count == 0 {
+				return 0, false
+			}
+			return r.Disagg.QueueWait.Mean, true
+		}},
+		figure{"kv_moved_mib", "MiB moved", unitCount, neitherBetter, func(r *replay.Row) (float64, bool) {
+			if r.Disagg == nil {
+				return 0, false
+			}
+			return float64(r.Disagg.BytesMoved) / (1 << 20), true
+		}},
 		figure{"encoder_runs", "encoded", unitCount, lessBetter, func(r *replay.Row) (float64, bool) {
 			if r.Embeddings == nil {
 				return 0, false

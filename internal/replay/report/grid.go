@@ -1,6 +1,7 @@
 package report
 
 import (
+	"fmt"
 	"slices"
 
 	"penstock/internal/replay"
@@ -43,7 +44,7 @@ func newFigureGrid(rows []replay.Row, figs []figure) *figureGrid {
 		first := i == 0 || !isSameCluster(&rows[i-1], r)
 		g.Several = g.Several || first && i > 0
 		g.Late = g.Late || r.Late
-		g.Lines = append(g.Lines, gridLine{Policy: r.Policy, Workers: workers, Late: r.Late, First: first})
+		g.Lines = append(g.Lines, gridLine{Policy: policyName(r), Workers: workers, Late: r.Late, First: first})
 	}
 	for _, f := range figs {
 		if !slices.ContainsFunc(rows, func(r replay.Row) bool { _, ok := f.valueOf(&r); return ok }) {
@@ -67,13 +68,33 @@ func newFigureGrid(rows []replay.Row, figs []figure) *figureGrid {
 // isSameCluster reports whether two rows have clusters of the same size, so that their figures compare the
 // policies.
 func isSameCluster(a, b *replay.Row) bool {
-	return a.Workers == b.Workers && a.BlockSize == b.BlockSize && a.Blocks == b.Blocks
+	return a.Workers == b.Workers && a.BlockSize == b.BlockSize && a.Blocks == b.Blocks && prefillWorkers(a) == prefillWorkers(b)
+}
+
+// prefillWorkers returns the number of prefill workers of a row's cluster.
+func prefillWorkers(r *replay.Row) int {
+	if r.Disagg == nil {
+		return 0
+	}
+	return r.Disagg.PrefillWorkers
+}
+
+// policyName names the policy of a row's router and, with prefill workers, how it is decided where prompts are computed.
+func policyName(r *replay.Row) string {
+	switch d := r.Disagg; {
+	case d == nil:
+		return r.Policy
+	case d.MaxLocalPrefillLength > 0 || d.MaxPrefillQueueSize > 0:
+		return fmt.Sprintf("%s, %s %d/%d", r.Policy, d.Policy, d.MaxLocalPrefillLength, d.MaxPrefillQueueSize)
+	default:
+		return r.Policy + ", " + d.Policy
+	}
 }
 
 // clusterSizeFigures returns the figures other than the number of workers by which the clusters of rows
 // differ.
 func clusterSizeFigures(rows []replay.Row) []figure {
-	return slices.DeleteFunc(pickFigures("block_size", "blocks_per_worker", "encode_workers", "embedding_cache_mib"), func(f figure) bool {
+	return slices.DeleteFunc(pickFigures("prefill_workers", "block_size", "blocks_per_worker", "encode_workers", "embedding_cache_mib"), func(f figure) bool {
 		return !slices.ContainsFunc(rows, func(r replay.Row) bool {
 			first, _ := f.valueOf(&rows[0])
 			v, _ := f.valueOf(&r)

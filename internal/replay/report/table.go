@@ -36,7 +36,7 @@ func WriteTable(w io.Writer, r *replay.Result) error {
 // summaryFigures are the figures of the first table.
 func summaryFigures(rows []replay.Row) []figure {
 	return append(clusterSizeFigures(rows), pickFigures("requests", "errors", "ttft_mean", "ttft_p50", "ttft_p99", "ttft_error_p99", "itl_mean", "itl_p99", "e2e_mean", "e2e_p99",
-		"cached_share", "share_of_ideal", "encoder_runs", "embedding_hit_share", "imbalance", "output_tokens_per_s", "goodput_share")...)
+		"cached_share", "share_of_ideal", "prefill_remote_share", "prefill_wait_mean", "kv_moved_mib", "encoder_runs", "embedding_hit_share", "imbalance", "output_tokens_per_s", "goodput_share")...)
 }
 
 // writeGrid aligns names to the left and figures to the right. Each figure has room for its star after it, so
@@ -178,7 +178,7 @@ func rowNames(rows []replay.Row) []string {
 	differ := clusterSizeFigures(rows)
 	names := make([]string, len(rows))
 	for i := range rows {
-		names[i] = sanitizeText(rows[i].Policy, nameLimit)
+		names[i] = sanitizeText(policyName(&rows[i]), nameLimit)
 		if size := sizeName(&rows[i], differ); size != "" {
 			names[i] += ", " + size
 		}
@@ -196,6 +196,8 @@ func sizeName(r *replay.Row, differ []figure) string {
 		switch v, ok := f.valueOf(r); {
 		case ok && f.name == "block_size":
 			parts = append(parts, "blocks of "+formatGrouped(v, 0))
+		case ok && f.name == "prefill_workers":
+			parts = append(parts, formatPlural(int(v), "prefill worker", "prefill workers"))
 		case ok:
 			parts = append(parts, formatGrouped(v, 0)+" blocks")
 		}

@@ -81,7 +81,7 @@ func newPageData(r *replay.Result) *pageData {
 	differ := clusterSizeFigures(r.Rows)
 	for i := range r.Rows {
 		row := &r.Rows[i]
-		run := viewRun{Policy: sanitizeText(row.Policy, nameLimit), Workers: row.Workers, Size: sizeName(row, differ), Late: row.Late, Imbalance: plotNumber(row.Imbalance)}
+		run := viewRun{Policy: sanitizeText(policyName(row), nameLimit), Workers: row.Workers, Size: sizeName(row, differ), Late: row.Late, Imbalance: plotNumber(row.Imbalance)}
 		if row.InputTokens > 0 {
 			run.Cached = numberPtr(row.CachedShare)
 		}
