@@ -148,7 +148,7 @@ func (s *server) answer(path, body string) string {
 }
 
 // TestRouteIsAboutTheRequest: a question about a chat request is answered about the
-// very prompt that the request has, whoever makes it.
+// very prompt that the request has, whichever process makes it.
 func TestRouteIsAboutTheRequest(t *testing.T) {
 	for _, mode := range []string{"local", "engine"} {
 		t.Run(mode, func(t *testing.T) {
