@@ -244,7 +244,7 @@ func drive(r *rig, src source, kinds driven) error {
 				switch {
 				case w.Sample && pick(8) == 0:
 					debts = append(debts, t)
-				case w.Sample, pick(4) == 0: // also some that nobody asked for
+				case w.Sample, pick(4) == 0: // also some that were not asked for
 					sampled = append(sampled, t)
 				}
 			}

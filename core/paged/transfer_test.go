@@ -74,7 +74,7 @@ type transferRig struct {
 	forget bool
 }
 
-// blockUser is somebody who writes or reads the blocks of the tokens from start to end.
+// blockUser writes or reads the blocks of the tokens from start to end.
 type blockUser struct {
 	start, end int
 	blocks     []int32 // of the sequence, from its first

@@ -89,9 +89,9 @@ func TestTypical(t *testing.T) {
 	}
 }
 
-// TestNobodyStarves: entries past their patience go before all others, in the order of deadlines, although
+// TestNoEntryStarves: entries past their patience go before all others, in the order of deadlines, although
 // more important requests keep arriving.
-func TestNobodyStarves(t *testing.T) {
+func TestNoEntryStarves(t *testing.T) {
 	for _, policy := range []Policy{FCFS, WSPT} {
 		q := mustQueue(t, Config{Policy: policy, Patience: 10 * time.Second})
 		mustPush(t, q, 0, "low", QueuedRequest{Tokens: 100_000})
