@@ -142,7 +142,7 @@ func TestWatchedQueue(t *testing.T) {
 			t.Error(err)
 		}
 		time.Sleep(time.Minute) // virtual time (synctest): Run has ended, so no question is due
-		check("when nobody asks", "true 2 1")
+		check("after the end of Run", "true 2 1")
 		if err := w.Put(t.Context(), Job{}); err == nil {
 			t.Error("a bad job was put")
 		}

@@ -223,7 +223,7 @@ func (w *Worker) handleEventsLocked() bool {
 			w.handleEventLocked(&list[i])
 		}
 	}
-	if w.mu.c.failed != 0 { // an event is lost, so nobody knows what happened
+	if w.mu.c.failed != 0 { // an event is lost, so what happened is unknown
 		w.mu.c.failed = 0
 		for _, c := range w.mu.conns {
 			c.failLocked(errors.New("there was no memory"))
