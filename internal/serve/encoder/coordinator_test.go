@@ -307,7 +307,7 @@ func TestIndexIsToldWorkers(t *testing.T) {
 }
 
 // TestFailures: another worker is asked after a failure, no more than two are, and one which has failed is left alone
-// for a while. After an error about the object nobody else is asked.
+// for a while. After an error about the object no other worker is asked.
 func TestFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for code, c := range map[fault.Code]struct {

@@ -100,7 +100,7 @@ func TestOnlyHolders(t *testing.T) {
 		})
 		job := jobOf(1)
 		if _, err := f.client.EncodeObject(t.Context(), job); f.client.HasEncoders() || f.client.HasHolder(&job.Key) || fault.CodeOf(err) != fault.Unavailable {
-			t.Errorf("held by nobody: %v", err)
+			t.Errorf("held by no worker: %v", err)
 		}
 		f.holders.ids = []kv.WorkerID{1}
 		if _, err := f.client.EncodeObject(t.Context(), job); err != nil || f.client.HasEncoders() || !f.client.HasHolder(&job.Key) {

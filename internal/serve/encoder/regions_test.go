@@ -28,7 +28,7 @@ func (r *fixedRegions) ReadRows(addrs []string, want *embregion.Wanted, into fun
 }
 
 // TestReadsRegions: the regions of all workers that may hold rows are mapped, but the engine's own, and those of other
-// encoders. Rows are read in the regions of holders alone, without a message to anybody.
+// encoders. Rows are read in the regions of holders alone, without a message to any worker.
 func TestReadsRegions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, func(c *Config) { c.AskHolders = true })
