@@ -280,7 +280,7 @@ func TestFleetOneIDTwice(t *testing.T) {
 	}
 }
 
-// epochs are those of the workers' feeds, by worker.
+// epochs returns the epochs of the workers' feeds, by worker.
 func (p *process) epochs() []uint64 {
 	p.t.Helper()
 	var table struct {

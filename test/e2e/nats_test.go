@@ -17,7 +17,7 @@ import (
 
 // garbage is what a client that is not ours may publish: messages that no process
 // can read, events of workers that do not exist, events and load reports of other
-// lives of those that do, requests for resyncs, a worker with a broken card.
+// lives of registered workers, requests for resyncs, a worker with a broken card.
 func garbage(r *rand.Rand, n int) (subject string, data []byte) {
 	const base = "penstock.penstock."
 	key := fmt.Sprintf("%d/0", r.IntN(4))

@@ -48,7 +48,7 @@ type shownWorker struct {
 	BehindError string `json:"behind_error"`
 }
 
-// answers are those of routers to a question to a frontend.
+// answers has what routers answer to a question to a frontend.
 type answers[T any] []struct {
 	Router uint64 `json:"router"`
 	Answer T

@@ -206,7 +206,7 @@ func (p *process) overload(n, admitted int) {
 			}
 		})
 	}
-	p.eventually("all but those that are let in are refused", func() bool { return len(refused) >= n-admitted })
+	p.eventually("all but the admitted requests are refused", func() bool { return len(refused) >= n-admitted })
 	for range n - admitted {
 		if a := <-refused; !strings.Contains(a.err, "all 2 workers are busy") {
 			t.Errorf("a refusal: %+v", a)

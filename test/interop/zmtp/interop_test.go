@@ -15,7 +15,7 @@ import (
 	"penstock/internal/zmtp"
 )
 
-// sizes are those of messages that both ways must carry.
+// sizes are bytes of messages that both ways must carry.
 var sizes = []int{0, 1, 200, 255, 256, 2000, 20_000, 65_536, 1 << 20, 8 << 20}
 
 // sub is one of our subscriptions.
