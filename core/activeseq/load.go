@@ -66,7 +66,7 @@ type Projection struct {
 	Now, Then Load
 	// Prefills is the worker's queue of prefills now. QueuedBlocks counts the leading blocks of the demand's chain
 	// which are in prompts of that queue: they will be computed before the demand's own prompt.
-	// UsedBlocks counts those which any active request uses.
+	// UsedBlocks counts the leading blocks which any active request uses.
 	Prefills                 PrefillQueue
 	QueuedBlocks, UsedBlocks int
 }
