@@ -449,8 +449,8 @@ func TestReadWhileWritten(t *testing.T) {
 	}
 }
 
-// TestSetRegions: regions which are no longer wanted are unmapped, those of other hosts are left out, and the number of
-// all is bounded.
+// TestSetRegions: regions which are no longer wanted are unmapped, regions of other hosts are left out, and the number
+// of all is bounded.
 func TestSetRegions(t *testing.T) {
 	var addrs []string
 	for range 3 {

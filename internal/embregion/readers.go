@@ -44,8 +44,8 @@ func NewReaders(cfg ReadersConfig) *Readers {
 	return r
 }
 
-// SetRegions replaces the addresses of the regions to be mapped. Those of other hosts are left out. Beyond the bound,
-// those stay which are mapped.
+// SetRegions replaces the addresses of the regions to be mapped. Regions of other hosts are left out. Beyond the bound,
+// mapped ones stay.
 func (r *Readers) SetRegions(addrs []string) {
 	r.mu.Lock()
 	r.mu.wanted = slices.Clone(addrs)

@@ -325,8 +325,8 @@ func TestPanicOfRun(t *testing.T) {
 	}
 }
 
-// TestSeveralAtOnce: with encoders elsewhere the objects of a request are asked for at the same time, and those of
-// several requests once.
+// TestSeveralAtOnce: with encoders elsewhere the objects of a request are asked for at the same time, and objects
+// of several requests once.
 func TestSeveralAtOnce(t *testing.T) {
 	remote := &elsewhere{of: encoding(t, nil)}
 	e := seeing(t, func(c *Config) { c.Remote = remote })

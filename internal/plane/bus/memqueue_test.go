@@ -104,7 +104,7 @@ func TestMemQueueForgetsIDs(t *testing.T) {
 	})
 }
 
-// WatchedQueue knows its own jobs at once, and those of others after its interval.
+// WatchedQueue knows its own jobs at once, and the jobs of others after its interval.
 func TestWatchedQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := openMemQueue(t, QueueConfig{Lease: time.Hour, MaxLifetime: time.Hour})

@@ -42,7 +42,7 @@ func (r *registry) addEndpoint(e OwnerAddress) {
 	r.mu.endpoints = append(append(list, e), r.mu.endpoints[at:]...)
 }
 
-// removeEndpoint makes transfers unreachable at e, and aborts those which use its transport; with the
+// removeEndpoint makes transfers unreachable at e, and aborts transfers which use its transport; with the
 // last endpoint all.
 func (r *registry) removeEndpoint(e OwnerAddress) {
 	r.mu.Lock()

@@ -349,7 +349,7 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// TestBadAnswers: rows which are not those that were asked for are not taken.
+// TestBadAnswers: rows which were not asked for are not taken.
 func TestBadAnswers(t *testing.T) {
 	for name, change := range map[string]func(*engine.Encoded){
 		"another attempt":  func(e *engine.Encoded) { e.Attempt = 2 },

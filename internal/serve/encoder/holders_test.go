@@ -14,7 +14,7 @@ import (
 
 // TestAsksHolders: a worker which serves requests and holds the rows is asked for them alone, without the object, and
 // before encode workers, unless one of these holds them too. One which has evicted them is a miss, and is asked again for
-// others; one which hangs costs a bounded time. The engine's own worker, and those of other encoders, are not asked.
+// others; one which hangs costs a bounded time. The engine's own worker, and workers of other encoders, are not asked.
 func TestAsksHolders(t *testing.T) {
 	serving := func(c *engine.Card) { c.Role, c.EmbeddingEvents = engine.RoleAggregated, true }
 	hang := func(ctx context.Context, _ *engine.EncodeRequest) (*engine.Encoded, error) {

@@ -361,7 +361,7 @@ func TestRestart(t *testing.T) {
 }
 
 // TestEventsOfALaterLife: events of an epoch that discovery does not confirm, as after a clock was set
-// back between two runs on the same data, do not stay in the index for ever, and do not block those of
+// back between two runs on the same data, do not stay in the index for ever, and do not block events of
 // the real epoch.
 func TestEventsOfALaterLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

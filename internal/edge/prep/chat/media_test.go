@@ -264,7 +264,7 @@ func TestFilesOfModelsThatSee(t *testing.T) {
 	}
 }
 
-// TestTextCostsNoMore: a conversation without media costs no memory for those that have some.
+// TestTextCostsNoMore: a conversation without media costs no memory for media.
 func TestTextCostsNoMore(t *testing.T) {
 	p := openFiles(t, seeing(t, qwenVL))
 	local := prep.LocalEncoder{Pipeline: p, Media: fixedSize{}}
