@@ -2,7 +2,7 @@
 # Fuzzes.
 #
 #   tools/fuzz.sh [-quarter] [TIME]         every target of the repository, for that long each (10s);
-#                                           -quarter those of a quarter of the packages, which the
+#                                           -quarter the targets of a quarter of the packages, which the
 #                                           commit chooses
 #   tools/fuzz.sh -cpu 20m [-keep] PKG...   each package, its targets by turns, until they have used
 #                                           so many CPU-minutes; -keep adds some of the inputs that

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs tests beside busy processes, with the race detector, to find those that take a slow
+# Runs tests beside busy processes, with the race detector, to find tests that take a slow
 # machine for a fault.
 #
 #   tools/starve.sh                              the four tests that failed so 20 times, and

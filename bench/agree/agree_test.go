@@ -13,7 +13,7 @@ import (
 )
 
 // TestAfterProbe: the draws of the server's router, past the one for the probe, are
-// those of replay's.
+// the draws of replay's.
 func TestAfterProbe(t *testing.T) {
 	draws := func(seed uint64, n int) (out []kv.WorkerID) {
 		active, err := activeseq.New(activeseq.Config{BlockSize: 16})

@@ -216,7 +216,7 @@ func runChurn(out io.Writer, events int) error {
 	case each > 1+churnHeapTolerance || each < 1-churnHeapTolerance:
 		return fmt.Errorf("churn: the bytes of an entry are %.3f of what they were", each)
 	case float64(left) > churnHeapTolerance*float64(full):
-		return fmt.Errorf("churn: %d bytes are left of what nobody holds", left)
+		return fmt.Errorf("churn: %d bytes are left of what no worker holds", left)
 	}
 	return nil
 }

@@ -110,7 +110,7 @@ func (s *settings) runAll(ctx context.Context) error {
 	return nil
 }
 
-// schedulingPolicy is the policy of this process and those which it starts. Under a real-time one, processes of
+// schedulingPolicy is the policy of this process and of processes which it starts. Under a real-time one, processes of
 // others do not disturb it.
 func schedulingPolicy() string {
 	b, err := os.ReadFile("/proc/self/stat")

@@ -124,9 +124,9 @@ func TestRouteMessages(t *testing.T) {
 		flags []string
 		want  string
 	}{
-		"array":     {" " + messages + "\n", nil, `{"messages":` + messages + `,"model":"m"}`},
-		"request":   {`{"tools": [{"z":1.0, "a":"<"}], "messages": ` + messages + `, "model": "n"}`, nil, `{"messages":` + messages + `,"model":"n","tools":[{"z":1.0, "a":"<"}]}`},
-		"of no one": {`{"messages":` + messages + `}`, nil, `{"messages":` + messages + `,"model":"m"}`},
+		"array":    {" " + messages + "\n", nil, `{"messages":` + messages + `,"model":"m"}`},
+		"request":  {`{"tools": [{"z":1.0, "a":"<"}], "messages": ` + messages + `, "model": "n"}`, nil, `{"messages":` + messages + `,"model":"n","tools":[{"z":1.0, "a":"<"}]}`},
+		"no model": {`{"messages":` + messages + `}`, nil, `{"messages":` + messages + `,"model":"m"}`},
 		"of another": {
 			`{"messages":` + messages + `,"model":"n"}`,
 			[]string{"--model", "o", "--router-temperature", "2"},

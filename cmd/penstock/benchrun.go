@@ -381,7 +381,7 @@ func collectBenchSettings(cmd *cobra.Command, o *benchOptions) []replay.Setting 
 type benchServer struct {
 	mode      string // routing mode; "" if not known
 	workers   int    // 0 if not known
-	blocks    int    // of the worker with the fewest, among those which reported; 0 if none did
+	blocks    int    // of the worker with the fewest, of all which reported; 0 if none did
 	blockSize int    // tokens; 0 if not known
 }
 

@@ -73,7 +73,7 @@ func TestExplanationPrint(t *testing.T) {
 			nil,
 		},
 		{
-			"nobody", `{"decision":null,"reason":"none","candidates":[],"excluded":[{"worker_id":3,"dp_rank":0,"reason":"it drains"}]}`,
+			"no worker", `{"decision":null,"reason":"none","candidates":[],"excluded":[{"worker_id":3,"dp_rank":0,"reason":"it drains"}]}`,
 			[]string{"no worker: none\n", "excluded: worker 3"},
 			[]string{"WORKER"},
 		},

@@ -93,7 +93,7 @@ func groupNames() []string {
 	return append(names, allGroups)
 }
 
-// groupHelp makes the help of a command with settings show those of one group, or of all by group.
+// groupHelp makes the help of a command with settings show the settings of one group, or of all by group.
 func groupHelp(cmd *cobra.Command) {
 	help := &helpFlag{group: config.CommonGroup}
 	cmd.Flags().VarPF(help, "help", "h", "this help; with =all or =GROUP, of more flags").NoOptDefVal = "true"

@@ -66,7 +66,7 @@ type Projection struct {
 	Now, Then Load
 	// Prefills is the worker's queue of prefills now. QueuedBlocks counts the leading blocks of the demand's chain
 	// which are in prompts of that queue: they will be computed before the demand's own prompt.
-	// UsedBlocks counts those which any active request uses.
+	// UsedBlocks counts the leading blocks which any active request uses.
 	Prefills                 PrefillQueue
 	QueuedBlocks, UsedBlocks int
 }
@@ -138,9 +138,9 @@ func (t *ReservationTable) elapsedPrefill(wk *workerLoad) int {
 
 // weightGain returns by how much the weight of blocks which only the request at index user uses grows when
 // another request starts to use them: shared blocks have full weight.
-func (t *ReservationTable) weightGain(wk *workerLoad, sole int, who int32) int64 {
+func (t *ReservationTable) weightGain(wk *workerLoad, sole int, user int32) int64 {
 	if wk.fading == 0 || sole == 0 {
 		return 0
 	}
-	return int64(sole) * (fullWeight - t.records[who].blockWeight)
+	return int64(sole) * (fullWeight - t.records[user].blockWeight)
 }

@@ -32,7 +32,7 @@ func (p *publications) recordReserved(now kv.Mono, number uint64) {
 	}
 }
 
-// expireOld forgets those which are not back within twice syncHorizon: the plane loses messages, or brings none back.
+// expireOld forgets changes which are not back within twice syncHorizon: the plane loses messages, or brings none back.
 func (p *publications) expireOld(now kv.Mono) {
 	n := 0
 	for n < len(p.pending) && now.Sub(p.pending[n].at) > 2*syncHorizon {

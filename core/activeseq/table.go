@@ -75,8 +75,8 @@ type Demand struct {
 	ExpectedPrefill time.Duration
 	// MediaTokens are the prompt's tokens of media which the engine has to encode.
 	MediaTokens int
-	// HeldMedia is the part of MediaTokens whose embeddings the engine is expected to hold. It is no less load; who
-	// learns from the request's times needs it. ExpectedFirst is the expected time to the first token; 0 if unknown.
+	// HeldMedia is the part of MediaTokens whose embeddings the engine is expected to hold. It is no less load, but
+	// times are learned without it. ExpectedFirst is the expected time to the first token; 0 if unknown.
 	// PlacementOf returns both.
 	HeldMedia     int
 	ExpectedFirst time.Duration

@@ -9,7 +9,7 @@ import (
 const (
 	// syncHorizon bounds the time within which routers learn of each other's reservations: the batching of changes,
 	// the plane, and the handling. It is horizonDelays times the usual time until they do, if that is known: within it
-	// come those which were made at the same time, and not those which were made later and are heard of in time.
+	// come decisions which were made at the same time, and no later ones, which are heard of in time.
 	syncHorizon   = 10 * time.Millisecond
 	horizonDelays = 2
 	// coarrivalDecay is the weight of older bursts for each later one, and adoptedDecay the same for the size of
@@ -26,8 +26,8 @@ const (
 //
 // Reservations of routers which serve the same clients come together: a client's requests of one instant are spread
 // over all routers. Each then decides before it hears of the others. The requests which arrive here within a burst's
-// length are a burst, and the adopted reservations within the horizon more belong to it, less those which come in such
-// a time anyway. Over all bursts, adopted = ratio * own is fitted through the origin.
+// length are a burst, and the adopted reservations within the horizon more belong to it, less the usual number in
+// such a time. Over all bursts, adopted = ratio * own is fitted through the origin.
 type coarrivals struct {
 	number       uint64        // of the latest burst
 	since        kv.Mono       // start of it
@@ -153,7 +153,7 @@ func (t *ReservationTable) horizon() time.Duration {
 type Unheard struct {
 	// Requests are all of them.
 	Requests float64
-	// Next is the number of those which are placed at the same time as the next one here, and Tokens are their prompt
+	// Next is the number of requests which are placed at the same time as the next one here, and Tokens are their prompt
 	// tokens to be computed.
 	Next, Tokens float64
 	// Mirrored is the number of requests of others for each one which was placed here; see BurstPrefillAt.

@@ -57,7 +57,7 @@ const (
 	LookupHit      LookupEnd = iota
 	LookupAbsent             // the tier does not have the entry, or could not say so in time
 	LookupVanished           // the tier should have it, and its store does not
-	LookupCorrupt            // its bytes are not those which were written, or not of this entry
+	LookupCorrupt            // its bytes are not as they were written, or not of this entry
 	LookupExpired            // its Until has passed
 )
 

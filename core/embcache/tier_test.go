@@ -14,7 +14,7 @@ import (
 var tierDraws = flag.Int("tier-draws", 1_000_000, "random draws of TestTierAgainstTwin for each capacity")
 
 // naiveTier is the simplest possible tier: a list of its readable entries, the least recently used first, and one of
-// those which are being written.
+// entries which are being written.
 type naiveTier struct {
 	readable, writing []TierEntry
 	stats             TierStats

@@ -373,7 +373,7 @@ func TestUnresolved(t *testing.T) {
 			}
 		}
 		if table.Stats().Unresolved == 0 {
-			t.Errorf("%s: nobody knows: %+v", p.name, table.Stats())
+			t.Errorf("%s: no block is unresolved: %+v", p.name, table.Stats())
 		}
 	}
 }

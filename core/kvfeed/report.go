@@ -27,7 +27,7 @@ const (
 	// ForeignEvents: events arrived which the worker, by a report of long after their arrival, has not even
 	// tried to publish. Another process used its name, and its sequence numbers would make the true events
 	// look like old ones. (This does not detect a forgery of the very next numbers: the event plane controls
-	// who may publish.)
+	// which processes may publish.)
 	ForeignEvents
 )
 

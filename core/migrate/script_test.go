@@ -17,7 +17,7 @@ import (
 // with "advance". Commands:
 //
 //	new [limit=N] [attempts=N] [wait=D] [first-wait=D] [pinned]
-//	lives                  lines: WORKER EPOCH, of those that are registered
+//	lives                  lines: WORKER EPOCH, of registered workers
 //	next
 //	news                   then next
 //	advance by=D

@@ -20,7 +20,7 @@ func (s *Scheduler) Check() error {
 // one which arrived before one which runs or pauses was added with unfinished ranges or a transfer; at most MaxSeqs run;
 // the prefill counts add up.
 func (s *Scheduler) checkQueues() error {
-	var newest uint64 // of those which run or pause
+	var newest uint64 // of sequences which run or pause
 	prefill, preempted, n := 0, 0, 0
 	for name, l := range []*sequenceQueue{inRunning: &s.running, inPaused: &s.paused, inHeld: &s.held, inWaiting: &s.waiting} {
 		length, arrival := 0, uint64(0)

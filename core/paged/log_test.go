@@ -42,8 +42,8 @@ func registeredSet(s *Scheduler) map[kv.SeqHash]bool {
 	return set
 }
 
-// TestEventsNobodyTakes: the log is bounded, and the result after an overflow still describes the cache.
-func TestEventsNobodyTakes(t *testing.T) {
+// TestEventsThatAreNotTaken: the log is bounded, and the result after an overflow still describes the cache.
+func TestEventsThatAreNotTaken(t *testing.T) {
 	s, err := New(Config{Blocks: 40, BlockSize: 2, MaxSeqs: 1, TokenBudget: 80, MaxContext: 80, MaxWaiting: 1})
 	if err != nil {
 		t.Fatal(err)

@@ -68,7 +68,7 @@
 // Running, paused and waiting sequences are each in order of arrival. Only encoding sequences are overtaken: if
 // a sequence runs or pauses and an older one waits, that one was encoding. Sequences which can compute nothing
 // change nothing for others, except that cached blocks are evicted for their reservations, and that newer ones wait for
-// the blocks of held ones and of those which await a transfer.
+// the blocks of held ones and of sequences which await a transfer.
 //
 // Of the sequences which hold blocks and are not encoding, the oldest is never preempted, and in every step the
 // oldest which runs advances, as long as none is held. (Without chunking it may have to wait until others end.) So every
@@ -219,7 +219,7 @@ type Stats struct {
 	FreeBlocks     int // empty
 
 	// PrefillTokens are the tokens of sequences, running or waiting, which were known when the sequences
-	// were added or preempted and are not computed yet. Those which a transfer is to bring do not count until it ends
+	// were added or preempted and are not computed yet. Tokens which a transfer is to bring do not count until it ends
 	// without them.
 	PrefillTokens int
 

@@ -244,7 +244,7 @@ func drive(r *rig, src source, kinds driven) error {
 				switch {
 				case w.Sample && pick(8) == 0:
 					debts = append(debts, t)
-				case w.Sample, pick(4) == 0: // also some that nobody asked for
+				case w.Sample, pick(4) == 0: // also some that were not asked for
 					sampled = append(sampled, t)
 				}
 			}
@@ -285,7 +285,7 @@ func TestRandomOperations(t *testing.T) {
 
 // fuzzFindings are operations which once were wrong: blocks that were shared when the cache was cleared were counted as
 // reclaimable; a sequence was passed over though remote memory had the blocks of its ranges by then; and one was
-// admitted without the place of those which were preempted for it, so that a step was empty.
+// admitted without the place of sequences which were preempted for it, so that a step was empty.
 func fuzzFindings() []string {
 	return []string{
 		"919eb188db2e7251c5ce1616161616d9e6c3772716cd6dff042623d1f09b15116c0f1401105aa6e7f03dc1ef9d204c2a81399d3291896bcf" +

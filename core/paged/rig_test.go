@@ -21,7 +21,7 @@ type rig struct {
 	planned bool // step is not committed
 	want    Step // the twin's
 	trace   []string
-	// reserved and passes count reservations and sequences which were passed over, passed has those which were, since
+	// reserved and passes count reservations and sequences which were passed over, passed has the latter, since
 	// one of their ranges was finished.
 	reserved, passes int
 	passed           map[SeqID]bool

@@ -44,7 +44,7 @@ type seqState struct {
 // partialState is the state of a sequence which was added with unfinished ranges or a transfer.
 type partialState struct {
 	transferEnd int          // 0 when the transfer is over
-	unfinished  []TokenRange // those which are finished are zero
+	unfinished  []TokenRange // finished ones are zero
 	all         []TokenRange // of a sequence which Reopens
 	// When it was last passed over: the blocks which it needed beside its hits, and the first block which it missed.
 	lacked int

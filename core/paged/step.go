@@ -55,7 +55,7 @@ func (s *Scheduler) planDecodes(out *Step) (prefills bool) {
 
 // planPrefills spends the budget on sequences which need tokens and have none yet, oldest first, as far as there
 // are blocks. A sequence which remains unfinished has spent the budget or the last block, so no sequence is
-// admitted after it: all but the newest have the blocks for their known tokens, as those which were added with
+// admitted after it: all but the newest have the blocks for their known tokens, as sequences which were added with
 // unfinished ranges always have. A prefill preempts only encoding sequences. It keeps its blocks until an older
 // sequence needs them.
 //

@@ -67,14 +67,14 @@ func TestTransferOutlivesReservation(t *testing.T) {
 // write held blocks to other workers. Both know the blocks from when they began, and go on until the rig ends them.
 type transferRig struct {
 	writers, readers map[SeqID]*blockUser
-	// Counts for tests: of imports, of those which took registered blocks instead, of transfers which were ended by a
+	// Counts for tests: of imports, of imports which took registered blocks instead, of transfers which were ended by a
 	// preemption, and of reads of blocks whose sequence was not the only holder.
 	imports, shared, reclaimed, reads int
 	// forget keeps transfers of preempted sequences open.
 	forget bool
 }
 
-// blockUser is somebody who writes or reads the blocks of the tokens from start to end.
+// blockUser writes or reads the blocks of the tokens from start to end.
 type blockUser struct {
 	start, end int
 	blocks     []int32 // of the sequence, from its first

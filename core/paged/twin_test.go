@@ -133,7 +133,7 @@ func (q *twinSeq) reopen() bool {
 	return true
 }
 
-// holders are the sequences with blocks, growing those which are not kept.
+// holders are the sequences with blocks, growing the ones which are not kept.
 func (w *twin) holders() []*twinSeq { return byAge(slices.Concat(w.running, w.paused, w.kept)) }
 func (w *twin) growing() []*twinSeq { return byAge(slices.Concat(w.running, w.paused)) }
 

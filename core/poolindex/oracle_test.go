@@ -343,7 +343,7 @@ func TestAgainstNaive(t *testing.T) {
 				p := pools.Draw(t, "dropped")
 				n.drop(p)
 				table.ApplyEffects(x, table.DropPool(p, nil))
-			case 3: // somebody stores the first three blocks of the chain
+			case 3: // a worker stores the first three blocks of the chain
 				for _, s := range chain[:3] {
 					x.known[s] = true
 				}

@@ -64,7 +64,7 @@ func (c *checker) checkNumbers() error {
 	return nil
 }
 
-func (c *checker) checkAccess(i uint32, who *numberSet) error {
+func (c *checker) checkAccess(i uint32, workers *numberSet) error {
 	p, n := c.x.pools[i], 0
 	if at, ok := c.x.poolNumbers[p.id]; p.known && (!ok || at != i) {
 		return fmt.Errorf("pool %d is not at %d", p.id, i)
@@ -72,13 +72,13 @@ func (c *checker) checkAccess(i uint32, who *numberSet) error {
 	for _, w := range p.access {
 		if number, ok := c.x.numbers[w]; ok {
 			n++
-			if !who.contains(number) {
+			if !workers.contains(number) {
 				return fmt.Errorf("pool %d: worker %v has no access in the view", p.id, w)
 			}
 		}
 	}
-	if n != who.size() {
-		return fmt.Errorf("pool %d: %d workers have access, %d in the view", p.id, n, who.size())
+	if n != workers.size() {
+		return fmt.Errorf("pool %d: %d workers have access, %d in the view", p.id, n, workers.size())
 	}
 	return nil
 }

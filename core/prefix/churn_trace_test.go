@@ -167,7 +167,7 @@ func TestChurnReturnsMemory(t *testing.T) {
 		index.DropWorker(c.workers[i].worker)
 	}
 	if left := heapInUse() - bare; left > before/20 {
-		t.Errorf("%d bytes are left of %d when nobody holds anything: %+v", left, before, index.Stats())
+		t.Errorf("%d bytes are left of %d when no worker holds anything: %+v", left, before, index.Stats())
 	}
 	runtime.KeepAlive(c)
 }

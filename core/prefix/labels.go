@@ -63,7 +63,7 @@ func (g *holderGroup) removeBlocks(t kv.Tier, mask uint64) {
 	g.setExt(x)
 }
 
-// setLabels sets the labels of the blocks in mask to those which an event has for the blocks from an offset
+// setLabels sets the labels of the blocks in mask to the labels which an event has for the blocks from an offset
 // on; an empty label removes the one before.
 func (g *holderGroup) setLabels(mask uint64, offset int, labels []kv.MoELabel) {
 	x := g.copyExt()

@@ -177,15 +177,15 @@ func (l *snapshotLoader) readPools() {
 		}
 		before = id
 		p := blockPool{id: id, known: true, access: l.readAccess()}
-		who := l.index.accessSet(&p)
-		if spent += 8 * len(who.rest); spent > l.index.cfg.MaxBytes {
+		workers := l.index.accessSet(&p)
+		if spent += 8 * len(workers.rest); spent > l.index.cfg.MaxBytes {
 			l.setError(errLimit)
 		}
 		if l.err != nil {
 			return
 		}
 		l.index.poolNumbers[id] = uint32(len(l.index.pools))
-		l.index.pools, v.access = append(l.index.pools, p), append(v.access, who)
+		l.index.pools, v.access = append(l.index.pools, p), append(v.access, workers)
 	}
 	l.index.view.Store(&v)
 }

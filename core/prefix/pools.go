@@ -38,11 +38,11 @@ func (x *Index) poolNumber(p kv.PoolID) uint32 {
 }
 
 // publishAccess publishes which workers can attach pool i.
-func (x *Index) publishAccess(v *lookupView, i uint32, who numberSet) {
+func (x *Index) publishAccess(v *lookupView, i uint32, workers numberSet) {
 	access := make([]numberSet, len(x.pools))
 	copy(access, v.access)
 	if int(i) < len(access) {
-		access[i] = who
+		access[i] = workers
 	}
 	v.access = access
 	x.view.Store(v)
@@ -166,16 +166,16 @@ func (x *Index) admitListed(i uint32) {
 
 // accessSet returns the known workers on the list of a pool.
 func (x *Index) accessSet(p *blockPool) numberSet {
-	var who []uint32
+	var numbers []uint32
 	for _, w := range p.access {
 		if n, ok := x.numbers[w]; ok {
-			who = append(who, n)
+			numbers = append(numbers, n)
 		}
 	}
-	if len(who) == 0 {
+	if len(numbers) == 0 {
 		return numberSet{}
 	}
-	return setOf(who)
+	return setOf(numbers)
 }
 
 // DropPool removes a pool and its blocks.

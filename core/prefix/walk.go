@@ -131,7 +131,7 @@ func (m *Match) stopInPage(l *tierWalk, pos, start, k int) {
 	l.trimEmpty()
 }
 
-// stopAtDepth stops workers at a new depth: those which are in the part before number part, or in a part
+// stopAtDepth stops workers at a new depth: all which are in the part before number part, or in a part
 // which m.next chains to it.
 func (m *Match) stopAtDepth(l *tierWalk, depth int, part int32) {
 	lo, hi := l.hi, l.lo

@@ -352,8 +352,8 @@ func (r *WorkerRates) trustOf(ratio float64) float64 {
 	return max(0, 1-(float64(4*variance)+float64(lineError*lineError))/float64(d*d))
 }
 
-// relativeSpeed returns the worker's time for some work relative to a typical worker, for which the lines are: of those
-// with samples one of those which do not differ, if they are at least half, else the mean. One without samples is taken
+// relativeSpeed returns the worker's time for some work relative to a typical worker, for which the lines are: of the
+// workers with samples one which does not differ, if at least half do not, else the mean. One without samples is taken
 // to be typical: that the lines' prior is wrong must not make the only worker with samples a fast one.
 func (r *WorkerRates) relativeSpeed() float64 {
 	t := r.table

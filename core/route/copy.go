@@ -7,7 +7,7 @@ import (
 )
 
 // copyShare is the share of what requests have lost at the holders of a prefix for which the prefix is computed at another
-// worker. The cost of one request cannot tell: a copy pays for those which follow. To buy once what would be rented is
+// worker. The cost of one request cannot tell: a copy pays for later ones. To buy once what would be rented is
 // never worse than twice the best that foresight could do (ski rental); a quarter is slower, because some prefixes are
 // soon out of use.
 const copyShare = 0.25

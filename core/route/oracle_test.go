@@ -216,7 +216,7 @@ func (n *naive) pick(t *rapid.T, r *Router, q *Query, path string, overlap map[k
 	dec, pickErr := r.Pick(0, q)
 	if len(eligible) == 0 {
 		if fault.CodeOf(err) != code || fault.CodeOf(pickErr) != code || err == nil || pickErr == nil {
-			t.Fatalf("nobody is eligible: %v, %v, want %v", err, pickErr, code)
+			t.Fatalf("no worker is eligible: %v, %v, want %v", err, pickErr, code)
 		}
 		return
 	}

@@ -53,7 +53,7 @@ func (m *ttftMargin) addTime(predicted, observed time.Duration) {
 	}
 }
 
-// mediaTokens returns the tokens of media after the first reused tokens of the prompt: those which are to be encoded.
+// mediaTokens returns the tokens of media after the first reused tokens of the prompt, which are to be encoded.
 func (q *Query) mediaTokens(reused int) (n int) {
 	for i := range q.Media {
 		n += max(q.Media[i].End-max(q.Media[i].Start, reused), 0)

@@ -72,7 +72,7 @@ type Query struct {
 	// Chain are the SeqHashes of the prompt's full blocks in order; nil if the prompt was not hashed.
 	Chain        []kv.SeqHash
 	PromptTokens int
-	// Media are the media in the prompt, in order. Their engine encodes those which it does not reuse.
+	// Media are the media in the prompt, in order. Their engine encodes media which it does not reuse.
 	Media []kv.Media
 	// Held says which media workers have encoded before, ordered by worker. A worker which is missing has none.
 	Held []HeldMedia

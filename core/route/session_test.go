@@ -64,7 +64,7 @@ func pickSession(t *testing.T, r *Router, n int) kv.WorkerID {
 
 // TestReplicasAgreeOnHardSessions: routers which do not know of each other's decisions send a session to the
 // same worker, and spread sessions evenly. A router with a new worker keeps the sessions which it knows; of
-// the others, only those which the new worker takes move.
+// the others, only sessions which the new worker takes move.
 func TestReplicasAgreeOnHardSessions(t *testing.T) {
 	const sessions = 4000
 	a, b := sessionRouter(t, 1, 2, 3, 4), sessionRouter(t, 4, 3, 2, 1)

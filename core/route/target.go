@@ -72,7 +72,7 @@ func readTarget(name string, ms float64, mode Mode) (time.Duration, error) {
 func (p *requestPolicy) hasTargets() bool { return p.mode == Time && p.targets != Targets{} }
 
 // setProbabilitiesByTarget sets the probabilities of the candidates: if some of them meet the request's targets and
-// others do not, only of those which do.
+// others do not, only of candidates which do.
 func (r *Router) setProbabilitiesByTarget(p *requestPolicy, q *Query, cands []scoredCandidate) {
 	if !p.hasTargets() {
 		r.setProbabilities(p, cands)

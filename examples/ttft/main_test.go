@@ -27,7 +27,7 @@ func TestChoose(t *testing.T) {
 		}
 	}
 	if _, err := m.chooseWorker(nil); err == nil {
-		t.Error("chose among nobody")
+		t.Error("chose among no workers")
 	}
 }
 

@@ -41,7 +41,7 @@ func (s *Snapshot) dropRepeatedIDs() {
 	})
 }
 
-// addRoleWorkers adds the workers of the model's name which take no requests. It marks those which do not fit:
+// addRoleWorkers adds the workers of the model's name which take no requests. It marks workers which do not fit:
 // an encode worker must agree with all workers of the model, which are alike in what concerns it, and a
 // prefill worker with one of them, since numerics divide the workers of a model.
 func (m *Model) addRoleWorkers(workers []*Worker) {

@@ -86,7 +86,7 @@ func (s *Snapshot) check() error {
 		switch {
 		case w.Problem != "":
 		case !w.Card.Role.TakesRequests():
-			// A worker of a name that nobody serves is in no list, and fits.
+			// A worker of a name that no model has is in no list, and fits.
 			if m != nil && m.Card.Name == w.Card.Name && len(m.Workers) > 0 && m.Parent == "" && (w.Unfit == "") != (placed[w] == m) {
 				return fmt.Errorf("worker %d of role %s is in none or both of the lists of %s", w.ID, w.Card.Role, w.Card.Name)
 			}

@@ -151,7 +151,7 @@ func TestFileOfTheEnvironment(t *testing.T) {
 	}
 }
 
-// TestWeightsOfKVSelectIt: whoever sets a weight of mode kv and no mode gets kv, from where the weight came.
+// TestWeightsOfKVSelectIt: settings with a weight of mode kv and no mode get kv, from where the weight came.
 func TestWeightsOfKVSelectIt(t *testing.T) {
 	for _, c := range []struct {
 		file   string

@@ -78,7 +78,7 @@ func TestRoute(t *testing.T) {
 	_, err := task(0, func(req *route.Request) error {
 		last = req
 		if asked++; len(req.Exclude) == 5 {
-			return errNobody
+			return errNoWorker
 		}
 		return nil
 	}).routeTask(t.Context(), 7, exclude, avoid, func(c *engine.Card) bool { return !c.Features })

@@ -120,7 +120,7 @@ func interruptedError(err error, message string) error {
 }
 
 // runTask makes attempts for the request of an id, numbered from first, until the task is complete. A pinned
-// task does not move. The error is for the one who asked: that of ctx if it has ended, the router's if the
+// task does not move. The error is for the caller: that of ctx if it has ended, the router's if the
 // task never had a worker, the attempt's if no other worker can repair it, or that no worker could finish it.
 func (r *Dispatcher) runTask(ctx context.Context, t Task, id string, first uint32, pinned bool) error {
 	limits := r.Limits

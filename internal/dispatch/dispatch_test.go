@@ -22,12 +22,12 @@ import (
 )
 
 var (
-	errGone    = fault.New(fault.Unavailable, "gone")
-	errLeaves  = fault.New(fault.Draining, "leaving")
-	errFull    = fault.New(fault.Overloaded, "full")
-	errNobody  = fault.New(fault.Unavailable, "nobody is there")
-	errDefect  = fault.New(fault.Internal, "a defect")
-	errUnknown = fault.New(fault.NotFound, "it serves another model")
+	errGone     = fault.New(fault.Unavailable, "gone")
+	errLeaves   = fault.New(fault.Draining, "leaving")
+	errFull     = fault.New(fault.Overloaded, "full")
+	errNoWorker = fault.New(fault.Unavailable, "no worker is there")
+	errDefect   = fault.New(fault.Internal, "a defect")
+	errUnknown  = fault.New(fault.NotFound, "it serves another model")
 )
 
 // view is the registered workers with their epochs.
@@ -122,7 +122,7 @@ func (j *job) ChooseWorker(_ context.Context, _ uint32, exclude []kv.WorkerID) (
 		free = append(free, j.hidden)
 	}
 	if len(free) == 0 {
-		return route.Decision{}, errNobody
+		return route.Decision{}, errNoWorker
 	}
 	return route.Decision{Worker: kv.Worker{ID: slices.Min(free)}}, nil
 }
@@ -187,7 +187,7 @@ func TestRun(t *testing.T) {
 		}, nil, "0s attempt 7 at 1; 0s failed 1 draining; 0s attempt 8 at 2", "<nil>"},
 		"misrouted": {usual, 1, always(errUnknown), func(j *job) { j.set(1, 0) }, "0s attempt 7 at 1; 0s failed 1 unavailable", lost},
 		"a defect":  {usual, 2, always(errDefect), nil, "0s attempt 7 at 1", "a defect"},
-		"nobody":    {usual, 0, nil, nil, "", "nobody is there"},
+		"no worker": {usual, 0, nil, nil, "", "no worker is there"},
 		"first one": {migrate.Config{FirstWait: 4 * time.Second}, 0, always(nil), func(j *job) { j.set(5, 1) }, "3s attempt 7 at 5", "<nil>"},
 		"full":      {usual, 1, always(errFull), nil, "0s attempt 7 at 1; 0s failed 1 overloaded", lost},
 		"full behind tokens": {usual, 1, func(_ context.Context, j *job, id kv.WorkerID) error {

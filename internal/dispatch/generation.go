@@ -41,7 +41,7 @@ type GenerationSink interface {
 	// HandleAttempt is told how the current attempt goes on.
 	HandleAttempt(event AttemptEvent) error
 	// HandleOutput takes new tokens of a choice, at position d.Pos, or its end. It reports whether the
-	// choice is done; if it is before its engine says so, it shortens d.Tokens to those that count.
+	// choice is done; if it is before its engine says so, it shortens d.Tokens to the tokens that count.
 	HandleOutput(d *engine.Delta) (done bool, err error)
 }
 

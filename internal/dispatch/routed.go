@@ -42,7 +42,7 @@ type RoutedTask struct {
 	Decision route.Decision
 
 	dispatcher       *Dispatcher
-	sinkErr          error // of the one who takes the answer
+	sinkErr          error // of what takes the answer
 	outputTokens     int   // of the current attempt, of all choices
 	unreportedTokens int   // of them: not yet reported to the router
 }

@@ -47,7 +47,7 @@ func (f *fleet) Route(_ context.Context, req *route.Request) (route.Decision, er
 			return route.Decision{Worker: kv.Worker{ID: w.ID}, Addr: w.Addr, BlockSize: 2}, nil
 		}
 	}
-	return route.Decision{}, errNobody
+	return route.Decision{}, errNoWorker
 }
 
 func (f *fleet) RecordFirstToken(id string, attempt uint32, cached int) {

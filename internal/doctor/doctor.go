@@ -204,14 +204,14 @@ func (d *examiner) checkPort(ctx context.Context, setting, addr string) {
 		return
 	}
 	_, port, _ := net.SplitHostPort(addr) // Listen has parsed it
-	who := holderOf(port)
+	holder := holderOf(port)
 	switch {
-	case who.ours:
-		d.reportOK(setting, "%s is taken by a running Penstock (pid %d)", addr, who.pid)
+	case holder.ours:
+		d.reportOK(setting, "%s is taken by a running Penstock (pid %d)", addr, holder.pid)
 	case setting == "http-addr" && d.isPenstock(ctx, d.httpURL(addr)):
 		d.reportOK(setting, "%s is taken by a running Penstock", addr)
 	default:
-		d.reportFailure(setting, fmt.Sprintf("stop that process, or choose another address with --%s; port 0 picks a free one", setting), "%s is in use by %s", addr, who)
+		d.reportFailure(setting, fmt.Sprintf("stop that process, or choose another address with --%s; port 0 picks a free one", setting), "%s is in use by %s", addr, holder)
 	}
 }
 

@@ -61,7 +61,7 @@ func (d *examiner) checkFleet(ctx context.Context) {
 	if cfg.Events.Plane == config.PlaneZMQ && cfg.Command != config.Up {
 		d.checkEventPlane(ctx, p, &cfg)
 	}
-	cards := map[string][]engine.Card{} // of each model, those of workers which take requests
+	cards := map[string][]engine.Card{} // of each model, of workers which take requests
 	for i := range set {
 		d.checkWorker(ctx, p.RPC, &set[i], cards)
 	}
@@ -215,7 +215,7 @@ func (d *examiner) discoverWorkers(ctx context.Context, p *planes.Set, cfg *conf
 	}
 	known := true
 	var all []disco.Instance
-	for _, kind := range catalog.Kinds() { // those which take requests first: the others are compared with them
+	for _, kind := range catalog.Kinds() { // workers which take requests first: the others are compared with them
 		of, answered := listInstances(ctx, p.Registry, kind)
 		all, known = append(all, of...), known && answered
 	}

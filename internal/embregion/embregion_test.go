@@ -211,14 +211,14 @@ func TestReadRows(t *testing.T) {
 	s.put(1, "a")
 	expect("there again", 1, "a", true)
 	for name, change := range map[string]func(*Wanted){
-		"another kind":    func(w *Wanted) { w.Kind++ },
-		"another type":    func(w *Wanted) { w.Type++ },
-		"more rows":       func(w *Wanted) { w.Rows++ },
-		"another width":   func(w *Wanted) { w.Width, w.Rows = w.Width*2, w.Rows/2 },
-		"another size":    func(w *Wanted) { w.Bytes-- },
-		"another key":     func(w *Wanted) { w.Key[31]++ },
-		"no room for it":  func(w *Wanted) {},
-		"a key of nobody": func(w *Wanted) { w.Key = kv.Digest{} },
+		"another kind":   func(w *Wanted) { w.Kind++ },
+		"another type":   func(w *Wanted) { w.Type++ },
+		"more rows":      func(w *Wanted) { w.Rows++ },
+		"another width":  func(w *Wanted) { w.Width, w.Rows = w.Width*2, w.Rows/2 },
+		"another size":   func(w *Wanted) { w.Bytes-- },
+		"another key":    func(w *Wanted) { w.Key[31]++ },
+		"no room for it": func(w *Wanted) {},
+		"an unknown key": func(w *Wanted) { w.Key = kv.Digest{} },
 	} {
 		want := wantedOf(1, "a")
 		change(want)
@@ -281,7 +281,7 @@ func TestChangesDuringCopy(t *testing.T) {
 	}
 }
 
-// TestLeases: an entry which is being copied is leased, in its generation, until the copy ends; a lease which nobody ends
+// TestLeases: an entry which is being copied is leased, in its generation, until the copy ends; a lease without an end
 // holds for MaxLease alone, and no value of its words for longer. With all leases taken, copies go on without.
 func TestLeases(t *testing.T) {
 	o, _ := runOwner(t)
@@ -449,8 +449,8 @@ func TestReadWhileWritten(t *testing.T) {
 	}
 }
 
-// TestSetRegions: regions which are no longer wanted are unmapped, those of other hosts are left out, and the number of
-// all is bounded.
+// TestSetRegions: regions which are no longer wanted are unmapped, regions of other hosts are left out, and the number
+// of all is bounded.
 func TestSetRegions(t *testing.T) {
 	var addrs []string
 	for range 3 {

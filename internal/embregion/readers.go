@@ -44,8 +44,8 @@ func NewReaders(cfg ReadersConfig) *Readers {
 	return r
 }
 
-// SetRegions replaces the addresses of the regions to be mapped. Those of other hosts are left out. Beyond the bound,
-// those stay which are mapped.
+// SetRegions replaces the addresses of the regions to be mapped. Regions of other hosts are left out. Beyond the bound,
+// mapped ones stay.
 func (r *Readers) SetRegions(addrs []string) {
 	r.mu.Lock()
 	r.mu.wanted = slices.Clone(addrs)
@@ -157,7 +157,7 @@ type Found struct {
 // ReadRows copies rows out of the first of some regions which has them. into provides the memory for them, once they are
 // found and their grid is known, and nil if that cannot be; it may be called again for another region. It counts a hit or
 // a miss, unless none of the regions is mapped. The content of the memory is undefined after a miss. ReadRows sends
-// nothing and waits for nobody.
+// nothing and waits for no process.
 func (r *Readers) ReadRows(addrs []string, want *Wanted, into func(grid [3]int) []byte) (Found, bool) {
 	mapped := false
 	for _, addr := range addrs {

@@ -77,7 +77,7 @@ type level struct {
 		index   *embcache.Tier
 		queue   []task
 		pending map[kv.Digest]pendingEntry
-		// bytes are of the elements of pending, and of those which are being copied.
+		// bytes are of the elements of pending, and of elements which are being copied.
 		bytes   int64
 		dropped uint64
 		ended   bool

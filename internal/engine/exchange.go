@@ -57,7 +57,7 @@ type BlockImport interface {
 	// before the import is over. Meanwhile neither the media are encoded which are before the last block boundary, nor
 	// is a request with media accepted.
 	Generate(ctx context.Context, sink func(*Delta) error) error
-	// ImportBlocks takes the blocks of the tokens from those which BlocksReserved told, up to the last block boundary before
+	// ImportBlocks takes the blocks of the tokens from held of BlocksReserved up to the last block boundary before
 	// their last token. cached is how many tokens of the prompt the other engine's cache had; the request reports at least
 	// as many. It returns when the tokens are in the cache as if they were computed. An error means that they are not:
 	// Conflict if the layouts differ or nothing is reserved, Invalid for other blocks. b must not change before it returns.

@@ -46,7 +46,7 @@ func TestCheckImport(t *testing.T) {
 	}
 }
 
-// FuzzCheckImport: whatever another process says of its blocks, those which are taken have the tokens.
+// FuzzCheckImport: whatever another process says of its blocks, the taken ones have the tokens.
 func FuzzCheckImport(f *testing.F) {
 	f.Add(64, 512, 0, uint16(1536), 0, 192)
 	f.Add(16, 128, 3, uint16(128), 48, 64)

@@ -99,7 +99,7 @@ func TestRoleChecksumBytes(t *testing.T) {
 }
 
 // TestRoleCardsOfOtherBuilds: a build without roles, which drops the field, reads the card of a decode worker
-// and refuses those of workers to which it must not send requests.
+// and refuses cards of workers to which it must not send requests.
 func TestRoleCardsOfOtherBuilds(t *testing.T) {
 	for role, refused := range map[Role]bool{RoleDecode: false, RolePrefill: true, RoleEncode: true} {
 		card := goodCard()

@@ -297,7 +297,7 @@ func TestValidateLegs(t *testing.T) {
 		"pull":                       {fullPull(), true},
 		"pull, attempt 0":            {changed(fullPull(), func(r *PullRequest) { r.Attempt = 0 }), false},
 		"pull without a handle":      {changed(fullPull(), func(r *PullRequest) { r.Handle = nil }), false},
-		"pull from nobody":           {changed(fullPull(), func(r *PullRequest) { r.From = BlockHandoff{} }), false},
+		"pull without a source":      {changed(fullPull(), func(r *PullRequest) { r.From = BlockHandoff{} }), false},
 		"fetch":                      {fullFetch(), true},
 		"fetch, attempt 0":           {changed(fullFetch(), func(r *FetchRequest) { r.Attempt = 0 }), false},
 		"fetch without a handle":     {changed(fullFetch(), func(r *FetchRequest) { r.Handle = nil }), false},

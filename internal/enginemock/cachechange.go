@@ -107,7 +107,7 @@ func (f *eventEncoder) appendEvent(b []byte, c *cacheChange) []byte {
 	return b
 }
 
-// eventFields returns the fields of an event: those which all dialects have, and then the dialect's own.
+// eventFields returns the fields of an event: the fields of all dialects, and then the dialect's own.
 func (f *eventEncoder) eventFields(c *cacheChange) []eventField {
 	fields := []eventField{textField("type", tags[c.kind])}
 	names := eventField{"block_hashes", func(b []byte) []byte { return f.appendNames(b, c.names) }}

@@ -16,8 +16,8 @@ type dialect struct {
 
 	// addRoutes registers the HTTP API.
 	addRoutes func(*Server, *http.ServeMux)
-	// errorBody is an error in the engine's format; errorTypes are its types by status, and otherError those of
-	// the other statuses.
+	// errorBody is an error in the engine's format; errorTypes are its types by status, and otherError the type
+	// of the other statuses.
 	errorBody  func(kind string, status int, message string) object
 	errorTypes map[int]string
 	otherError string
@@ -56,7 +56,7 @@ type dialect struct {
 	showMedia func(s *Server, pad kv.Token, hash uint64) kv.Token
 
 	// mapEvents encodes events as maps by default, replayTopics adds topics to replayed batches. signedNames
-	// encodes names of blocks as signed integers, noAdapterIDs omits numbers of adapters, noOffsets those of
+	// encodes names of blocks as signed integers, noAdapterIDs omits numbers of adapters, noOffsets offsets of
 	// media. extraFields are the fields of an event after the common ones; nil is the adapter's name in maps.
 	mapEvents, replayTopics, signedNames, noAdapterIDs, noOffsets bool
 

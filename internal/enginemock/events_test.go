@@ -114,7 +114,7 @@ func subscribe(t *testing.T, s *enginemock.Server, rank int) <-chan message {
 	select {
 	case <-connected:
 	case <-time.After(patience):
-		t.Fatal("nobody publishes")
+		t.Fatal("no publisher is connected")
 	}
 	return out
 }

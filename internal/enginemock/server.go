@@ -50,7 +50,7 @@ type Server struct {
 		encoded    encoderCache
 		leases     map[string]*lease // of blocks which prefills keep for a decode
 		leased     chan struct{}     // closed when a lease is added
-		// Transfers of blocks: to other instances, to this one, and those which this one did not get.
+		// Transfers of blocks: to other instances, to this one, and transfers which this one did not get.
 		sent, received, missed int
 		fail                   error
 		stop                   context.CancelFunc

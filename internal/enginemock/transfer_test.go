@@ -98,7 +98,7 @@ func TestPrefillDecode(t *testing.T) {
 			}
 
 			changes := []change{
-				set("remote_engine_id", "nobody"), without("remote_engine_id"),
+				set("remote_engine_id", "unknown"), without("remote_engine_id"),
 				set("remote_block_ids", []int{1}), without("remote_block_ids"),
 				set("remote_port", port(third)), set("remote_port", 1), without("remote_port"),
 				set("remote_host", "127.0.0.2.example.invalid"), without("remote_host"),

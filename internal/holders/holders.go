@@ -123,7 +123,7 @@ type Stats struct {
 	// States counts the feeds by state.
 	States [kvfeed.Live + 1]int
 	kvfeed.Totals
-	// Records counts the records that arrived, Malformed those which could not be read.
+	// Records counts the records that arrived, Malformed the unreadable ones.
 	Records, Malformed uint64
 }
 

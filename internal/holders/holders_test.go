@@ -93,7 +93,7 @@ func TestWorkersComeAndGo(t *testing.T) {
 	})
 }
 
-// TestUnlistedWorkersAreBounded: who can publish cannot fill the memory.
+// TestUnlistedWorkersAreBounded: a process which can publish cannot fill the memory.
 func TestUnlistedWorkersAreBounded(t *testing.T) {
 	x := newIndex(t)
 	for id := range kv.WorkerID(2 * maxUnlisted) {

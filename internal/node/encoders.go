@@ -17,12 +17,12 @@ import (
 )
 
 // openEncoders makes what workers need to encode media for others, to ask other workers for rows, and to read their memory.
-// Encode workers ask nobody.
+// Encode workers ask none.
 func (p *process) openEncoders() (err error) {
 	if p.model == nil {
 		return nil
 	}
-	if p.model.EmbeddingSource(0) != nil || len(p.model.Encoders) > 0 { // for whoever asks for rows
+	if p.model.EmbeddingSource(0) != nil || len(p.model.Encoders) > 0 { // for workers which ask for rows
 		p.lender = bulk.NewHandles(p.planes.Bulk)
 	}
 	card := p.model.Card()

@@ -10,8 +10,8 @@ import (
 )
 
 // TestSystemPromptDoesNotHerd: all prompts begin with the same 20 blocks and go on with 20
-// of their own. They do not all go to the worker that had the beginning first, whoever of
-// several routers sends them: all eight get work, and once each has the beginning nobody
+// of their own. They do not all go to the worker that had the beginning first, whichever of
+// several routers sends them: all eight get work, and once each has the beginning none
 // computes it again. (Sixteen that tell each other nothing leave half of the workers
 // without any: router-replica-sync is for that.)
 func TestSystemPromptDoesNotHerd(t *testing.T) {

@@ -10,10 +10,10 @@ import (
 	"penstock/internal/replay"
 )
 
-// nobody is a recorder that keeps nothing.
-type nobody struct{ input, cached, errors int }
+// totalsRecorder keeps totals alone.
+type totalsRecorder struct{ input, cached, errors int }
 
-func (n *nobody) RecordSample(s *replay.Sample) {
+func (n *totalsRecorder) RecordSample(s *replay.Sample) {
 	n.input += s.Input
 	n.cached += s.Cached
 	if s.Error != "" {
@@ -21,7 +21,7 @@ func (n *nobody) RecordSample(s *replay.Sample) {
 	}
 }
 
-func (n *nobody) RecordGap(time.Duration, int) {}
+func (n *totalsRecorder) RecordGap(time.Duration, int) {}
 
 // TestTokensDoNotAllocate: in steady state a token costs no memory but that of its
 // sequence and, once in a block, of an event.
@@ -30,7 +30,7 @@ func TestTokensDoNotAllocate(t *testing.T) {
 	for i := range 16 {
 		all = append(all, replay.Request{Index: i, Input: 1000, Output: 6000})
 	}
-	c, err := newCluster(Config{Workers: 2, BlockSize: 1024, Blocks: 1000}, &requests{all: all}, &nobody{})
+	c, err := newCluster(Config{Workers: 2, BlockSize: 1024, Blocks: 1000}, &requests{all: all}, &totalsRecorder{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,9 +68,9 @@ func BenchmarkRun(b *testing.B) {
 		for _, mode := range []route.Mode{route.KV, route.Random} {
 			b.Run(fmt.Sprintf("block=%d/mode=%s", size, mode), func(b *testing.B) {
 				b.ReportAllocs()
-				var n nobody
+				var n totalsRecorder
 				for b.Loop() {
-					n = nobody{}
+					n = totalsRecorder{}
 					cfg := Config{Workers: 64, BlockSize: size, Blocks: 1 << 20 / size, Route: route.Config{Mode: mode}}
 					if err := Run(b.Context(), cfg, &requests{all: all}, &n); err != nil || n.errors > 0 {
 						b.Fatal(err, n.errors)

@@ -399,7 +399,7 @@ func TestIndexFollows(t *testing.T) {
 }
 
 // TestStrangers: what a worker publishes that discovery does not know goes after the
-// grace, whoever else comes and goes meanwhile.
+// grace, whichever others come and go meanwhile.
 func TestStrangers(t *testing.T) {
 	c, err := newCluster(Config{Workers: 2}, &requests{}, &journal{})
 	if err != nil {

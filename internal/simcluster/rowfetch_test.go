@@ -26,7 +26,7 @@ func sharing(workers int, change func(*Config)) Config {
 }
 
 // TestFetchTimes: what another worker holds is fetched in the time of its bytes instead of encoded, once for all requests
-// of a worker, and kept there. What that worker has no longer, or nobody holds, is encoded.
+// of a worker, and kept there. What that worker has no longer, or none holds, is encoded.
 func TestFetchTimes(t *testing.T) {
 	// Without pictures a prompt of 64 tokens takes 21.4 ms, and with one which is encoded in the pass 51.4.
 	twice := []replay.Request{pictured(0, 0, "a"), pictured(1, time.Second, "a")}
@@ -142,7 +142,7 @@ func TestFetchTimes(t *testing.T) {
 	}
 }
 
-// TestHeldByOne: a picture which one worker holds and seven others miss at once is not encoded again. One which nobody
+// TestHeldByOne: a picture which one worker holds and seven others miss at once is not encoded again. One which none
 // holds is encoded by each of eight, as by worker processes without encode workers.
 func TestHeldByOne(t *testing.T) {
 	var all []replay.Request

@@ -118,7 +118,7 @@ func TestNeverServed(t *testing.T) {
 }
 
 // TestFull: an engine takes as many as may run and wait, as one in batches does, and
-// refuses who comes then.
+// refuses requests which come then.
 func TestFull(t *testing.T) {
 	var all []replay.Request
 	for i := range 6 {

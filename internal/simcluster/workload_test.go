@@ -40,7 +40,7 @@ func (s *requests) Close() error { return nil }
 type shape struct {
 	requests    int
 	every       time.Duration // mean pause between requests
-	roots       int           // prefixes that are shared by all who chose them
+	roots       int           // prefixes that are shared by all prompts with them
 	blocks      int           // mean number in a prompt
 	blockTokens int
 	output      int // mean

@@ -121,8 +121,8 @@ func TestStuckPeer(t *testing.T) {
 	if m, err := d.Recv(ctx); err != nil || string(m[0]) != "there" {
 		t.Error(m, err)
 	}
-	if err := r.Send([]byte("nobody"), []byte("x")); !errors.Is(err, ErrUnknownPeer) {
-		t.Errorf("sent to nobody: %v", err)
+	if err := r.Send([]byte("unknown"), []byte("x")); !errors.Is(err, ErrUnknownPeer) {
+		t.Errorf("sent to an unknown peer: %v", err)
 	}
 }
 
@@ -259,7 +259,7 @@ func TestDialDealerFails(t *testing.T) {
 	ep := EndpointOf(ln.Addr())
 	_ = ln.Close()
 	if _, err := DialDealer(t.Context(), ep, Options{}); err == nil || !strings.Contains(err.Error(), ep.String()) {
-		t.Errorf("dialled nobody: %v", err)
+		t.Errorf("dialled a closed port: %v", err)
 	}
 	p := listenPub(t, loopback(t), Options{})
 	if _, err := DialDealer(t.Context(), p.Addr(), Options{}); !errors.Is(err, ErrProtocol) {

@@ -110,7 +110,7 @@ func TestCut(t *testing.T) {
 	read(t, late, ">")
 }
 
-// TestBalancer: connections go round, past those who do not listen, and bytes go
+// TestBalancer: connections go round, past servers which do not listen, and bytes go
 // through unchanged.
 func TestBalancer(t *testing.T) {
 	a, b := echo(t, "a"), echo(t, "b")
@@ -147,8 +147,8 @@ func TestBalancer(t *testing.T) {
 	}
 }
 
-// TestNobodyListens: a connection that no process takes is closed.
-func TestNobodyListens(t *testing.T) {
+// TestNoServerListens: a connection that no process takes is closed.
+func TestNoServerListens(t *testing.T) {
 	lb, err := newConnBalancer("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

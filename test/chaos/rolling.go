@@ -53,11 +53,11 @@ func runRolling(ctx context.Context, e *testEnv, r *scenarioResult) error {
 	refused, lost := b.retryCounts()
 	r.addFigure("connects of the balancer that went elsewhere", float64(refused), "")
 	if lost > 0 {
-		r.addProblem("the balancer found nobody %d times", lost)
+		r.addProblem("the balancer found no server %d times", lost)
 	}
 	r.addNote("the hub before: %v; after %d restarts of others: %v", before, roll.restarts, after)
 	if !after.isWithin(before) {
-		r.addProblem("the hub keeps something of those who left: %v, after %v", before, after)
+		r.addProblem("the hub keeps something of processes which left: %v, after %v", before, after)
 	}
 	return nil
 }

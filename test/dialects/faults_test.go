@@ -69,8 +69,8 @@ func TestFaultsOfAnAnswer(t *testing.T) {
 	}
 }
 
-// TestNobodyLeft: with nowhere else to go the client is told what went wrong, before or inside the stream.
-func TestNobodyLeft(t *testing.T) {
+// TestNoEngineLeft: with nowhere else to go the client is told what went wrong, before or inside the stream.
+func TestNoEngineLeft(t *testing.T) {
 	for _, d := range enginemock.Dialects() {
 		t.Run(string(d), func(t *testing.T) {
 			h := build(t, d, plan{servers: 1, speedup: 20, settings: []string{"MIGRATION_LIMIT=1", "MIGRATION_WAIT=100ms"}})
@@ -207,7 +207,7 @@ func TestEventsLostForGood(t *testing.T) {
 			})
 			h.eventually(func() error {
 				if !strings.Contains(h.get("/v1/router/workers"), c.warning) {
-					return fmt.Errorf("nobody says that events were lost: %s", h.get("/v1/router/workers"))
+					return fmt.Errorf("no warning says that events were lost: %s", h.get("/v1/router/workers"))
 				}
 				return nil
 			})
@@ -245,7 +245,7 @@ func TestSilence(t *testing.T) {
 				}
 				rows := h.get("/v1/router/workers")
 				if !strings.Contains(rows, c.warning) {
-					return fmt.Errorf("nobody says %s: %s", c.warning, rows)
+					return fmt.Errorf("no warning %s: %s", c.warning, rows)
 				}
 				if strings.Contains(rows, "cache_mispredicted") {
 					t.Errorf("what is not said is taken for nothing: %s", rows)

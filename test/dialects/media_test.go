@@ -87,18 +87,18 @@ func (h *house) chat(fields map[string]any, parts ...string) answer {
 	return h.post("/v1/chat/completions", body, nil)
 }
 
-// lookers are engines that see, in front of which pictures are routed by who they are.
-func lookers() map[string]struct {
+// visionEngines are engines that see. Pictures are routed by their content in front of them.
+func visionEngines() map[string]struct {
 	dialect enginemock.Dialect
 	plan    plan
 } {
-	type looker = struct {
+	type visionEngine = struct {
 		dialect enginemock.Dialect
 		plan    plan
 	}
 	small := func(c *enginemock.Config) { c.ProcessorArgs = `{"max_pixels":25088}` }
 	published := func(c *enginemock.Config) { c.KVEvents, c.KVReplay = "tcp://127.0.0.1:0", "tcp://127.0.0.1:0" }
-	return map[string]looker{
+	return map[string]visionEngine{
 		"vllm":              {enginemock.VLLM, plan{sees: true}},
 		"vllm, shipped":     {enginemock.VLLM, plan{sees: true, settings: []string{"PREPROCESS=engine"}}},
 		"vllm, arguments":   {enginemock.VLLM, plan{sees: true, spec: `,mm-processor-kwargs={"max_pixels":25088}`, mimic: small}},
@@ -112,7 +112,7 @@ func lookers() map[string]struct {
 // TestPictures: the same picture again is where it was, and as much of it is cached as was predicted; the same text about
 // another picture shares nothing from the picture on. What is known of each engine's cache is what it has, block by block.
 func TestPictures(t *testing.T) {
-	for name, c := range lookers() {
+	for name, c := range visionEngines() {
 		t.Run(name, func(t *testing.T) {
 			h := build(t, c.dialect, c.plan)
 			const before = "What does this picture show, and who would have made it? "
@@ -150,7 +150,7 @@ func TestPictures(t *testing.T) {
 
 // TestPicturesAside: adjacent pictures, pictures between texts, and turns after them.
 func TestPicturesAside(t *testing.T) {
-	for name, c := range lookers() {
+	for name, c := range visionEngines() {
 		t.Run(name, func(t *testing.T) {
 			h := build(t, c.dialect, c.plan)
 			one, two := picture(t, 140, 140, 1), picture(t, 140, 140, 2)
@@ -172,7 +172,7 @@ func TestPicturesAside(t *testing.T) {
 	}
 }
 
-// gallery serves a picture under every path, and counts who asks.
+// gallery serves a picture under every path, and counts the requests.
 func gallery(t *testing.T, picture string) (url string, asked *atomic.Int64) {
 	t.Helper()
 	file, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(picture, "data:image/png;base64,"))
@@ -193,7 +193,7 @@ func gallery(t *testing.T, picture string) (url string, asked *atomic.Int64) {
 // prompt itself knows a picture by what it shows, whatever is said here.
 func TestSignedURLs(t *testing.T) {
 	tail := strings.Repeat("and then some more of it ", 6)
-	for name, c := range lookers() {
+	for name, c := range visionEngines() {
 		for way, decoding := range map[string]string{"pixels": "true", "url": "false"} {
 			t.Run(name+", "+way, func(t *testing.T) {
 				shown := picture(t, 224, 168, 1)
@@ -223,7 +223,7 @@ func TestSignedURLs(t *testing.T) {
 // TestRefusedURLs: what may not be fetched from here is not fetched by an engine for a client either, and its
 // client hears which part of the request that is.
 func TestRefusedURLs(t *testing.T) {
-	for name, c := range lookers() {
+	for name, c := range visionEngines() {
 		t.Run(name, func(t *testing.T) {
 			url, asked := gallery(t, picture(t, 56, 56, 1))
 			h := build(t, c.dialect, c.plan)
@@ -239,7 +239,7 @@ func TestRefusedURLs(t *testing.T) {
 	}
 }
 
-// TestNamesOfClients: what a client calls a picture counts among its own only, and is nobody's way to another's picture.
+// TestNamesOfClients: a client's name for a picture counts for that client only, and leads no other client to it.
 func TestNamesOfClients(t *testing.T) {
 	h := build(t, enginemock.VLLM, plan{sees: true})
 	tail := strings.Repeat("and then some more of it ", 6)
@@ -260,10 +260,10 @@ func TestNamesOfClients(t *testing.T) {
 	if a := ask(picture(t, 140, 140, 3), "cat", "another"); a.cached != 0 || a.expected != 0 {
 		t.Errorf("another client's cat: %+v", a)
 	}
-	// Nobody's name counts for nothing: the picture does.
+	// Without a salt a name does not count: the picture does.
 	ask(picture(t, 140, 140, 4), "cat", "")
 	if a := ask(picture(t, 140, 140, 5), "cat", ""); a.cached >= 16 {
-		t.Errorf("another picture under nobody's name: %+v", a)
+		t.Errorf("another picture under a name without a salt: %+v", a)
 	}
 	if a := h.chat(nil, picture(t, 140, 140, 4), tail); a.cached < 48 || a.expected < 48 {
 		t.Errorf("without its name it is another one: %+v", a)
@@ -324,7 +324,7 @@ func TestFaceless(t *testing.T) {
 // TestConversationsApart: two conversations about two pictures, word for word the same, share what is before the picture and
 // nothing else, turn by turn.
 func TestConversationsApart(t *testing.T) {
-	for name, c := range lookers() {
+	for name, c := range visionEngines() {
 		t.Run(name, func(t *testing.T) {
 			p := c.plan
 			p.servers = 1                // so that all could be shared

@@ -173,10 +173,10 @@ func (h *house) idle() error {
 	return nil
 }
 
-// TestMultimodalRouters: router processes find out who pictures are, for engines that take them in requests of their own: the
+// TestMultimodalRouters: router processes identify pictures, for engines that take them in requests of their own: the
 // same picture again is where it was, whichever router is asked, and as much of it is cached as was predicted.
 func TestMultimodalRouters(t *testing.T) {
-	for name, c := range lookers() {
+	for name, c := range visionEngines() {
 		t.Run(name, func(t *testing.T) {
 			s := pave(t, c.dialect, c.plan)
 			after := strings.Repeat("Say it in a few words that everybody knows. ", 4)

@@ -441,7 +441,7 @@ func (b *back) truth(t *testing.T) map[string]bool {
 	return out
 }
 
-// proofBlocks are those that the proof of salts leaves under salts in an engine: four under each of two.
+// proofBlocks is how many blocks the proof of salts leaves in an engine: four under each of two salts.
 const proofBlocks = 8
 
 // fresh reports whether an engine, whose events do not tell of salts, was proven after own was noted, or that was not noted.

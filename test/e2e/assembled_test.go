@@ -50,13 +50,13 @@ func addr(id int) string { return fmt.Sprint("worker-", id) }
 // fleetConfig is what the tests change of a fleet.
 type fleetConfig struct {
 	workers  int
-	engines  int // at least one for each worker, more for those that join later
+	engines  int // at least one for each worker, more for workers that join later
 	engine   tiny.Config
 	frontend frontend.Config
 	worker   worker.Config
 	media    frontend.MediaSource
 	// pretend says that what the test breaks are calls and not workers: the router is
-	// not told, or it would leave out workers that are well, and wait for those that
+	// not told, or it would leave out workers that are well, and wait for workers that
 	// pretend to leave.
 	pretend bool
 }

@@ -75,7 +75,7 @@ func TestOneCatalog(t *testing.T) {
 			})
 		}
 		run(r.Run)
-		run(func(ctx context.Context) error { return f.Run(ctx, newNobody()) })
+		run(func(ctx context.Context) error { return f.Run(ctx, newIdleListener()) })
 		// The workers register elsewhere: the test lists them.
 		elsewhere, measured := servetest.NewRegistry(), worker.NewMetrics(metrics)
 		for i, context := range []int{512, 1024} {

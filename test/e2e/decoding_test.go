@@ -159,8 +159,8 @@ func TestDecodedByFrontends(t *testing.T) {
 	}
 }
 
-// TestPicturesFromWithin: where nobody said that it may, nothing of this machine is fetched, and
-// nobody is told what is there.
+// TestPicturesFromWithin: unless settings allow it, nothing of this machine is fetched, and
+// no answer tells what is there.
 func TestPicturesFromWithin(t *testing.T) {
 	p := servePictures(t)
 	s := start(t)

@@ -18,7 +18,7 @@ import (
 	"penstock/internal/fixturetest"
 )
 
-// certify writes a new certificate and its key, and returns who trusts it.
+// certify writes a new certificate and its key, and returns a pool which trusts it.
 func certify(t *testing.T, name, certPath, keyPath string) *x509.CertPool {
 	t.Helper()
 	p := fixturetest.NewPair(t, fixturetest.CertOptions{Name: name})
@@ -47,7 +47,7 @@ func startGuarded(t *testing.T, settings ...string) (s *server, certPath, keyPat
 	return s, certPath, keyPath
 }
 
-// TestGuarded: with TLS and keys the API is served over HTTP/2 to who has a key, and
+// TestGuarded: with TLS and keys the API is served over HTTP/2 to clients with a key, and
 // new files are taken over while it runs.
 func TestGuarded(t *testing.T) {
 	t.Parallel()
@@ -118,8 +118,8 @@ func headersFrame(flags byte) string {
 	return string([]byte{0, 0, byte(len(block)), 1, flags, 0, 0, 0, 1}) + block
 }
 
-// TestSlowClients: whoever is slow at any stage of a connection is cut off, however
-// many they are, and others are served meanwhile.
+// TestSlowClients: a client which is slow at any stage of a connection is cut off, however
+// many there are, and others are served meanwhile.
 func TestSlowClients(t *testing.T) {
 	t.Parallel()
 	s, _, _ := startGuarded(t, "header-timeout=5s", "body-timeout=5s", "write-timeout=5s", "idle-timeout=5s")

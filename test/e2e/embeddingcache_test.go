@@ -116,7 +116,7 @@ func TestHolderOfEmbedding(t *testing.T) {
 		t.Errorf("worker %s holds the picture, explained as %v", first, got)
 	}
 	if got := affinities(2, "Who made it?"); got["1"] != 0 || got["2"] != 0 {
-		t.Errorf("nobody holds the other picture, explained as %v", got)
+		t.Errorf("no worker holds the other picture, explained as %v", got)
 	}
 	workers[first].kill()
 	f.serves("penstock-tiny", 1)

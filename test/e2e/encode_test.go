@@ -292,8 +292,8 @@ func TestEncodeWorkersReadMemory(t *testing.T) {
 	})
 }
 
-// TestEncodersAreKilled: encode workers which are killed in the middle of their work cost no request its answer: those
-// who wait ask the next, and encode themselves when there is none.
+// TestEncodersAreKilled: encode workers which are killed in the middle of their work cost no request its answer:
+// workers which wait ask the next, and encode themselves when there is none.
 func TestEncodersAreKilled(t *testing.T) {
 	t.Parallel()
 	const n = 8

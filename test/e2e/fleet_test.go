@@ -185,7 +185,7 @@ func TestFleet(t *testing.T) {
 	// A prompt that one frontend sent to a worker is known to the other and to the router.
 	held := first.complete("/v1/chat/completions", chat(longPrompt(9), 2))
 	tokens := first.tokens(longPrompt(9))
-	router.eventually("the router knows who holds the prompt", func() bool {
+	router.eventually("the router knows which worker holds the prompt", func() bool {
 		for _, c := range explainTokens(&router.server, tokens) {
 			if fmt.Sprint(c.WorkerID) == held.worker {
 				return c.Overlap.Device == len(tokens)/16
@@ -280,7 +280,7 @@ func TestFleetOneIDTwice(t *testing.T) {
 	}
 }
 
-// epochs are those of the workers' feeds, by worker.
+// epochs returns the epochs of the workers' feeds, by worker.
 func (p *process) epochs() []uint64 {
 	p.t.Helper()
 	var table struct {
@@ -323,7 +323,7 @@ func TestFleetPlanes(t *testing.T) {
 }
 
 // TestFleetGuarded: with TLS, certificates on both sides and tokens the fleet
-// works, and who lacks one of them is told what to do, or gets nothing.
+// works, and a process which lacks one of them is told what to do, or gets nothing.
 func TestFleetGuarded(t *testing.T) {
 	dir := t.TempDir()
 	cert, key, token, other := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), filepath.Join(dir, "token"), filepath.Join(dir, "other")
@@ -470,13 +470,13 @@ func TestFleetStartFailsWithAReason(t *testing.T) {
 		settings []string
 		want     []string
 	}{
-		"nobody at the NATS URL": {config.Worker, []string{"nats=nats://user:secret@127.0.0.1:1", "nats-wait=1ms"}, []string{"127.0.0.1:1", "check that a NATS server runs there", "--nats-listen", "--nats-wait"}},
-		"a token that is none":   {config.Worker, []string{nats, "rpc-token-file=" + file}, []string{"rpc-token-file", "openssl rand"}},
-		"no certificate":         {config.Router, []string{nats, "rpc-tls-ca=" + file}, []string{"rpc-tls-ca", "PEM"}},
-		"a directory in use":     {config.Worker, []string{nats, dir}, []string{"in use by process", "choose another directory"}},
-		"a router to itself":     {config.Router, []string{nats, "component=router"}, []string{"router-component", "choose another"}},
-		"another model card":     {config.Worker, []string{nats, "kv-cache-block-size=32"}, []string{"block_size is 32 here and 16 at worker", "another name"}},
-		"an address of nobody":   {config.Worker, []string{nats, "rpc-addr=0.0.0.0:0"}, []string{"listens on every address", "advertise"}},
+		"no server at the URL": {config.Worker, []string{"nats=nats://user:secret@127.0.0.1:1", "nats-wait=1ms"}, []string{"127.0.0.1:1", "check that a NATS server runs there", "--nats-listen", "--nats-wait"}},
+		"a token that is none": {config.Worker, []string{nats, "rpc-token-file=" + file}, []string{"rpc-token-file", "openssl rand"}},
+		"no certificate":       {config.Router, []string{nats, "rpc-tls-ca=" + file}, []string{"rpc-tls-ca", "PEM"}},
+		"a directory in use":   {config.Worker, []string{nats, dir}, []string{"in use by process", "choose another directory"}},
+		"a router to itself":   {config.Router, []string{nats, "component=router"}, []string{"router-component", "choose another"}},
+		"another model card":   {config.Worker, []string{nats, "kv-cache-block-size=32"}, []string{"block_size is 32 here and 16 at worker", "another name"}},
+		"a wildcard address":   {config.Worker, []string{nats, "rpc-addr=0.0.0.0:0"}, []string{"listens on every address", "advertise"}},
 	} {
 		err := roleOf(tc.command)(t.Context(), loadRole(t, tc.command, tc.settings...), io.Discard, func(node.Started) { t.Errorf("%s: ready", name) })
 		if err == nil || strings.Contains(err.Error(), "secret") {

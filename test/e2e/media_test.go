@@ -279,7 +279,7 @@ func TestPicturesShareNoBlock(t *testing.T) {
 	s.idle()
 }
 
-// gallery serves files by their paths, whatever the query, and counts who asks for which.
+// gallery serves files by their paths, whatever the query, and counts the requests for each.
 type gallery struct {
 	url string
 	mu  struct {
@@ -316,7 +316,7 @@ func (g *gallery) count(path string) int {
 }
 
 // TestOnePictureManyNames: by pixels a picture is the same behind two signed URLs, in a data: URI and in another
-// file, and who shows it by the one finds what was computed for who showed it by the other; by
+// file, and a request with the one finds what was computed for a request with the other; by
 // bytes the other file is another one, and by URL each URL.
 func TestOnePictureManyNames(t *testing.T) {
 	t.Parallel()

@@ -140,7 +140,7 @@ func misname(t *testing.T, ip [4]byte) {
 				answer[7] = 1
 				answer = append(answer, 0xC0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4, ip[0], ip[1], ip[2], ip[3])
 			}
-			_, _ = conn.WriteTo(answer, from) // who asked asks again
+			_, _ = conn.WriteTo(answer, from) // the resolver asks again
 		}
 	})
 	system := net.DefaultResolver
@@ -272,7 +272,7 @@ func TestHostileMedia(t *testing.T) {
 		})
 	}
 
-	// This machine and private networks are as closed, unless somebody opens them.
+	// This machine and private networks are as closed, unless a setting opens them.
 	s := start(t, "media-timeout=2s")
 	for _, at := range []string{evil + "/half.png", "http://localhost/", "http://10.0.0.1/", "http://[::1]/", "http://[fd00::1]/"} {
 		param, resp, data := ask(s, attack{url: at})

@@ -45,7 +45,7 @@ func (s *server) metric(line string) string {
 const hasShared = runtime.GOOS == "linux"
 
 // TestTransfers: in whatever way what a request shows gets from a frontend to a worker, the answer is
-// the same to the byte. What the frontend decoded nobody fetches a second time, unless he has to.
+// the same to the byte. What the frontend decoded is not fetched a second time, unless it has to be.
 func TestTransfers(t *testing.T) {
 	file := pngOf(t, picture(1, 200, 150))
 	requests := []map[string]any{
@@ -114,7 +114,7 @@ func TestTransfers(t *testing.T) {
 	}
 }
 
-// TestLargePicture: a decoded picture which is larger than what goes with a request is lent, and nobody fetches it
+// TestLargePicture: a decoded picture which is larger than what goes with a request is lent, and no worker fetches it
 // a second time.
 func TestLargePicture(t *testing.T) {
 	const width, height = 4096, 3000
@@ -165,7 +165,7 @@ func TestLentMediaAreReturned(t *testing.T) {
 	}
 	f.returned()
 
-	// under starts an answer, and returns who gives it.
+	// under starts an answer, and returns the worker which gives it.
 	type result struct {
 		answer
 		err error

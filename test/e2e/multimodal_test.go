@@ -74,7 +74,7 @@ func (v *village) ask(id string, request map[string]any) chosen {
 }
 
 // TestMultimodalRouters: behind a frontend that looks at nothing (it may not fetch from this machine, where the pictures
-// are), who pictures are is found out by router processes. They agree: a picture is found where it is, whichever of them
+// are), router processes identify the pictures. They agree: a picture is found where it is, whichever of them
 // is asked, and the answer is that of one process. What was decoded reaches workers that may not fetch it either.
 func TestMultimodalRouters(t *testing.T) {
 	t.Parallel()

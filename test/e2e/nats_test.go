@@ -15,9 +15,9 @@ import (
 	"penstock/core/kvfeed"
 )
 
-// garbage is what a client that is not ours may publish: messages that nobody
+// garbage is what a client that is not ours may publish: messages that no process
 // can read, events of workers that do not exist, events and load reports of other
-// lives of those that do, requests for resyncs, a worker with a broken card.
+// lives of registered workers, requests for resyncs, a worker with a broken card.
 func garbage(r *rand.Rand, n int) (subject string, data []byte) {
 	const base = "penstock.penstock."
 	key := fmt.Sprintf("%d/0", r.IntN(4))
@@ -51,7 +51,7 @@ func garbage(r *rand.Rand, n int) (subject string, data []byte) {
 	return "$KV.penstock_discovery.instance.worker.77", []byte(`{"kind":"worker","id":77,"epoch":1,"namespace":"penstock","addr":"mem-1","holder":"x","meta":"e30="}`)
 }
 
-// TestForeignClientOnNATS: while somebody else publishes garbage to our subjects
+// TestForeignClientOnNATS: while another client publishes garbage to our subjects
 // and deletes our streams and buckets, every request is served with the same
 // tokens, and afterwards the index is what the workers say of themselves.
 func TestForeignClientOnNATS(t *testing.T) {

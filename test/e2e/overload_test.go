@@ -141,7 +141,7 @@ func newOverloaded(t *testing.T, pipe *prep.Pipeline, calls rpc.Plane, cfg front
 	if err != nil {
 		t.Fatal(err)
 	}
-	run("frontend", func(ctx context.Context) error { return f.frontend.Run(ctx, newNobody()) })
+	run("frontend", func(ctx context.Context) error { return f.frontend.Run(ctx, newIdleListener()) })
 	synctest.Wait()
 	return f
 }
@@ -151,25 +151,25 @@ func (f *overloaded) stop() {
 	f.parts.Wait()
 }
 
-// nobody is a listener that nobody connects to: requests go to the handler.
-type nobody struct {
+// idleListener is a listener to which no client connects: requests go to the handler.
+type idleListener struct {
 	closed chan struct{}
 	once   sync.Once
 }
 
-func newNobody() *nobody { return &nobody{closed: make(chan struct{})} }
+func newIdleListener() *idleListener { return &idleListener{closed: make(chan struct{})} }
 
-func (n *nobody) Accept() (net.Conn, error) {
+func (n *idleListener) Accept() (net.Conn, error) {
 	<-n.closed
 	return nil, net.ErrClosed
 }
 
-func (n *nobody) Close() error {
+func (n *idleListener) Close() error {
 	n.once.Do(func() { close(n.closed) })
 	return nil
 }
 
-func (n *nobody) Addr() net.Addr { return &net.UnixAddr{Name: "nobody", Net: "none"} }
+func (n *idleListener) Addr() net.Addr { return &net.UnixAddr{Name: "idle", Net: "none"} }
 
 // tally is what became of requests.
 type tally struct {

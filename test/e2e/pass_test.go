@@ -17,7 +17,7 @@ import (
 	"penstock/internal/enginemock"
 )
 
-// closed starts servers of vLLM's kind whose tokenizer nobody else has, and Penstock in front
+// closed starts servers of vLLM's kind whose tokenizer no other process has, and Penstock in front
 // of them.
 func closed(t *testing.T, servers int) (*server, []*enginemock.Server) {
 	t.Helper()

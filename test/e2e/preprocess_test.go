@@ -76,7 +76,7 @@ func templated(t *testing.T) string {
 }
 
 // TestPreprocessMakesNoDifference: with the built-in template and with a
-// checkpoint's own, prompts that an engine makes are those that the frontend makes,
+// checkpoint's own, prompts of an engine are the frontend's prompts,
 // token for token, and so are the answers.
 func TestPreprocessMakesNoDifference(t *testing.T) {
 	for name, settings := range map[string][]string{
@@ -148,7 +148,7 @@ func (s *server) answer(path, body string) string {
 }
 
 // TestRouteIsAboutTheRequest: a question about a chat request is answered about the
-// very prompt that the request has, whoever makes it.
+// very prompt that the request has, whichever process makes it.
 func TestRouteIsAboutTheRequest(t *testing.T) {
 	for _, mode := range []string{"local", "engine"} {
 		t.Run(mode, func(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 )
 
 // crash leaves in dir what a killed process leaves: registrations of the given
-// workers that nobody released.
+// workers that were not released.
 func crash(t *testing.T, dir string, workers ...disco.Instance) {
 	t.Helper()
 	nats, err := natsd.Start(natsd.Config{DataDir: dir})

@@ -104,7 +104,7 @@ func TestRolesInOneProcess(t *testing.T) {
 	}
 }
 
-// TestRolesOfAFleet: one worker of each role, whichever way they find each other. Requests go to those that take
+// TestRolesOfAFleet: one worker of each role, whichever way they find each other. Requests go to workers that take
 // them, through a router process too, and a watcher of kind worker, which a router without roles is, sees no
 // other.
 func TestRolesOfAFleet(t *testing.T) {

@@ -48,7 +48,7 @@ type shownWorker struct {
 	BehindError string `json:"behind_error"`
 }
 
-// answers are those of routers to a question to a frontend.
+// answers has what routers answer to a question to a frontend.
 type answers[T any] []struct {
 	Router uint64 `json:"router"`
 	Answer T
@@ -120,7 +120,7 @@ func TestRoutersAreSeenThrough(t *testing.T) {
 	holder := decided.Behind[0].Answer.Attempts[0].WorkerID
 	question := map[string]any{"model": "penstock-tiny", "messages": chat(longPrompt(3), 1)["messages"]}
 	var ex explained
-	f.eventually("every router knows who holds the prompt", func() bool {
+	f.eventually("every router knows which worker holds the prompt", func() bool {
 		_, data := f.do(http.MethodPost, "/v1/router/explain", question)
 		ex.read(t, data)
 		return len(ex.Behind) == 2 && ex.Behind[0].Answer.goesTo(holder) && ex.Behind[1].Answer.goesTo(holder)
@@ -159,7 +159,7 @@ func TestRoutersAreSeenThrough(t *testing.T) {
 	if len(decided.Behind) != 1 || decided.Behind[0].Answer.Attempts[0].WorkerID != holder {
 		t.Errorf("another frontend: %+v", decided)
 	}
-	if resp, data := other.do(http.MethodGet, "/v1/router/decisions?request_id=of-nobody", nil); resp.StatusCode != http.StatusNotFound {
+	if resp, data := other.do(http.MethodGet, "/v1/router/decisions?request_id=unknown", nil); resp.StatusCode != http.StatusNotFound {
 		t.Errorf("no such request: %s %s", resp.Status, data)
 	}
 }

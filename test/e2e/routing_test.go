@@ -206,7 +206,7 @@ func (p *process) overload(n, admitted int) {
 			}
 		})
 	}
-	p.eventually("all but those that are let in are refused", func() bool { return len(refused) >= n-admitted })
+	p.eventually("all but the admitted requests are refused", func() bool { return len(refused) >= n-admitted })
 	for range n - admitted {
 		if a := <-refused; !strings.Contains(a.err, "all 2 workers are busy") {
 			t.Errorf("a refusal: %+v", a)
@@ -347,7 +347,7 @@ func TestIndexersSync(t *testing.T) {
 	const blocks = (100 + 20 - 1) / routedBlock // of a request, if it shares none
 	same(t, 50*blocks, first, second)
 
-	// Requests travel over TCP: they go on while nobody hears of their blocks.
+	// Requests travel over TCP: they go on while no router hears of their blocks.
 	if err := server.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -367,7 +367,7 @@ func (p *process) counts(metric string) bool {
 	return ok && !strings.HasPrefix(after, "0\n")
 }
 
-// TestQueryInstance: whoever asks where a request would go gets the worker and the tokens
+// TestQueryInstance: a question where a request would go gets the worker and the tokens
 // and nothing that an answer has; a request with both goes there.
 func TestQueryInstance(t *testing.T) {
 	t.Parallel()
@@ -484,7 +484,7 @@ func (p *process) pick(path string, body map[string]any) (ext picked) {
 }
 
 // TestPrefixesThatGrow: prompts of which each begins with the one before go to one worker,
-// and only what is new is computed: whoever of two routers sends them, if these follow cache
+// and only what is new is computed: whichever of two routers sends them, if these follow cache
 // events, and by what it sent itself if a router does not.
 func TestPrefixesThatGrow(t *testing.T) {
 	t.Parallel()
@@ -528,7 +528,7 @@ func growing(t *testing.T, whole []int, frontends []*process) {
 		worker, seen = a.worker, length
 		for _, f := range frontends {
 			f.knows(whole[:length], worker)
-			f.idle() // and that nothing is active there, whoever sent it
+			f.idle() // and that nothing is active there, whichever router sent it
 		}
 	}
 }
@@ -554,7 +554,7 @@ func (p *process) knows(prompt []int, worker string) {
 }
 
 // TestSessionStays: requests of one session go to one worker although their prompts have
-// nothing in common and another worker has less to do: with a hard session whoever of two
+// nothing in common and another worker has less to do: with a hard session whichever of two
 // routers sends them. One that says it is the last ends that.
 func TestSessionStays(t *testing.T) {
 	t.Parallel()

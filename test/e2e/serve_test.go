@@ -102,7 +102,7 @@ func explainOf(s *server, question map[string]any) []candidate {
 	return e.Candidates
 }
 
-// tokens are those of a conversation of one message.
+// tokens returns the tokens of a conversation of one message.
 func (s *server) tokens(prompt string) []int {
 	s.t.Helper()
 	resp, data := s.do(http.MethodPost, "/tokenize", map[string]any{

@@ -80,7 +80,7 @@ func TestSimulatedFleetSharesPrefixes(t *testing.T) {
 	spread := map[string]bool{}
 	for i := range holder {
 		spread[holder[i].worker] = true
-		s.eventually("the router knows who has it", func() bool {
+		s.eventually("the router knows which worker has it", func() bool {
 			for _, w := range s.workers() {
 				if fmt.Sprint(w.WorkerID) == holder[i].worker {
 					return w.CachedBlocks >= holder[i].prompt/16

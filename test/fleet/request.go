@@ -112,7 +112,7 @@ const (
 	largeSide, videoSide, videoFrames = 448, 224, 4
 )
 
-// MediaRequests returns n requests which take an encoder longer than those of PictureRequests: each second one shows a
+// MediaRequests returns n requests which take an encoder longer than PictureRequests: each second one shows a
 // large picture, the others a video of JPEG frames.
 func MediaRequests(n, tokens int) ([]Request, error) {
 	mix := make([]Request, n)

@@ -182,7 +182,7 @@ eventually "two workers are ready" ready http://127.0.0.1:8007 2
 known() {
   for host in 5 6; do on $host curl -sf http://127.0.0.1:8008/metrics | grep -q '^penstock_embedding_index_entries 2$' || return 1; done
 }
-eventually "both workers know who holds the picture and the sound" known
+eventually "the workers know which of them holds the picture and the sound" known
 [ "$(shown http://127.0.0.1:8007)" = "$want" ] || fails "of two workers the answer of the second is not $want"
 for host in 5 6; do
   on $host curl -sf http://127.0.0.1:8008/metrics | sed -n 's/^penstock_encode_jobs_total{outcome="ok"} //p'

@@ -22,7 +22,7 @@ def opened(library, path):
     from tokenizers import Tokenizer
     t = Tokenizer.from_file(path)
     t.no_truncation()
-    return t.encode_batch_fast  # without offsets, which nobody asks for here
+    return t.encode_batch_fast  # without offsets, which are not needed here
 
 
 def main():

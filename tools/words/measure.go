@@ -16,25 +16,30 @@ import (
 	"unicode"
 )
 
-// forbiddenPhrase is a wording which the style forbids in comments.
+// forbiddenPhrase is a wording which the style forbids in comments. Limit is how often it may be in 10,000 words of
+// comments. A limit of 0 is also for the comments of tests, and for documents.
 type forbiddenPhrase struct {
-	Name string
-	re   *regexp.Regexp
+	Name  string
+	Limit float64
+	re    *regexp.Regexp
 }
 
-// forbiddenPhrases are counted in comments. The first two are counted as their sum.
+// forbiddenPhrases are counted in comments.
 func forbiddenPhrases() []forbiddenPhrase {
 	var out []forbiddenPhrase
-	for _, p := range []struct{ name, re string }{
-		{"those that/who/of", `\bthose\s+(that|who|of)\b`},
-		{"nobody", `\bnobody\b`},
-		{"whoever", `\b(whoever|whomever)\b`},
-		{"of which", `\bof\s+(which|whom)\b`},
-		{"who", `\bwhom?\b`},
-		{"besides, behind, so many", `\bbesides\b|\bso many\b|\blikewise\b|\bby and by\b`},
-		{"ritual phrases", `own affair|became of|\bhe\b|\bhis\b`},
+	for _, p := range []struct {
+		name  string
+		limit float64
+		re    string
+	}{
+		{"those that/who/of", 1, `\bthose\s+(that|who|of)\b`},
+		{"nobody, whoever, somebody, anybody", 0, `\b(nobody|whoever|whomever|somebody|anybody)\b`},
+		{"of which", 2, `\bof\s+(which|whom)\b`},
+		{"who", 2, `\bwhom?\b`},
+		{"besides, behind, so many", 2, `\bbesides\b|\bso many\b|\blikewise\b|\bby and by\b`},
+		{"ritual phrases", 2, `own affair|became of|\bhe\b|\bhis\b`},
 	} {
-		out = append(out, forbiddenPhrase{p.name, regexp.MustCompile(`(?i)` + p.re)})
+		out = append(out, forbiddenPhrase{p.name, p.limit, regexp.MustCompile(`(?i)` + p.re)})
 	}
 	return out
 }
@@ -68,6 +73,7 @@ type measurement struct {
 	types    map[string][]string // the directories which declare a type
 	singles  []string            // functions with a name of one word, with their positions
 	found    []string            // forbidden phrases, with their positions
+	refused  []string            // the found ones whose limit is 0
 	phrases  []forbiddenPhrase
 }
 
@@ -139,10 +145,24 @@ func (m *measurement) readFile(path string) error {
 				m.found = append(m.found, fmt.Sprintf("%s: %q", at(group.Pos()), hit))
 			}
 		}
+		for _, hit := range m.findRefused(text) {
+			m.refused = append(m.refused, fmt.Sprintf("%s: %q", at(group.Pos()), hit))
+		}
 	}
 	file := fset.File(f.Pos())
 	c.Lines += file.LineCount()
 	return nil
+}
+
+// findRefused returns the phrases in a text whose limit is 0.
+func (m *measurement) findRefused(text string) []string {
+	var out []string
+	for _, p := range m.phrases {
+		if p.Limit == 0 {
+			out = append(out, p.re.FindAllString(text, -1)...)
+		}
+	}
+	return out
 }
 
 func receiverPrefix(d *ast.FuncDecl) string {

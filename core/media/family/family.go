@@ -76,7 +76,7 @@ func (f *Family) Supports(k media.Kind) bool { return f.rulesFor(k) != nil }
 // object of the prompt is Before, k, After. The zero value is none.
 type NumberedText struct{ Before, After string }
 
-// NumberedText returns the numbered text which stands for objects of a kind; false if a token does. Who encodes the
+// NumberedText returns the numbered text which stands for objects of a kind; false if a token does. The encoder of the
 // text puts the kind's placeholder in its place, and encodes the texts between as prompts of their own.
 func (f *Family) NumberedText(k media.Kind) (NumberedText, bool) {
 	if m := f.rulesFor(k); m != nil {

@@ -89,9 +89,9 @@ func TestTypical(t *testing.T) {
 	}
 }
 
-// TestNobodyStarves: entries past their patience go before all others, in the order of deadlines, although
+// TestNoEntryStarves: entries past their patience go before all others, in the order of deadlines, although
 // more important requests keep arriving.
-func TestNobodyStarves(t *testing.T) {
+func TestNoEntryStarves(t *testing.T) {
 	for _, policy := range []Policy{FCFS, WSPT} {
 		q := mustQueue(t, Config{Policy: policy, Patience: 10 * time.Second})
 		mustPush(t, q, 0, "low", QueuedRequest{Tokens: 100_000})
@@ -285,8 +285,8 @@ func TestSharesAreBounded(t *testing.T) {
 	}
 }
 
-// TestTargets: the request with the least slack goes first, then those without a target, then those which cannot
-// meet theirs any more, by arrival.
+// TestTargets: the request with the least slack goes first, then requests without a target, then requests which
+// cannot meet their target any more, by arrival.
 func TestTargets(t *testing.T) {
 	q := mustQueue(t, Config{})
 	at := func(d time.Duration) kv.Mono { return kv.Mono(d) }
@@ -296,7 +296,7 @@ func TestTargets(t *testing.T) {
 	mustPush(t, q, 4, "in 5 s", QueuedRequest{LatestStart: at(5 * time.Second)})
 	mustPush(t, q, 5, "in 4 s", QueuedRequest{LatestStart: at(4 * time.Second)})
 	if !q.MustFollow(0) {
-		t.Error("a new request overtakes those which can meet their targets")
+		t.Error("a new request overtakes requests which can meet their targets")
 	}
 	if got, want := drain(q, 4500*time.Millisecond), "in 5 s in 9 s plain lost in 4 s"; got != want {
 		t.Errorf("the order is %q, want %q", got, want)

@@ -12,7 +12,7 @@ type share struct {
 }
 
 // roomShare bounds what a client may have in the queue: so many times as much as is left for others. So one client alone
-// gets 8/9 of the queue, two get 8/17 each, and who comes later finds room (dynamic thresholds: Choudhury and Hahne, 1998).
+// gets 8/9 of the queue, two get 8/17 each, and a later one finds room (dynamic thresholds: Choudhury and Hahne, 1998).
 const roomShare = 8
 
 // hasRoom reports whether the client may have one more entry.

@@ -108,7 +108,7 @@ type AnswerExt struct {
 	WorkerFields bool
 	// Query, if not nil, replaces all of it: the request was only a query.
 	Query *QueryAnswer
-	// MediaDropped are the media without which the request was served, MediaHalved those which were made smaller for
+	// MediaDropped are the media without which the request was served, MediaHalved the media which were made smaller for
 	// it, ascending by index.
 	MediaDropped []DroppedMedia
 	MediaHalved  []HalvedMedia

@@ -1,4 +1,4 @@
-// Package keys implements API keys: who may use the server, for which models, and within which limits. The
+// Package keys implements API keys: which clients may use the server, for which models, within which limits. The
 // keys come from a file which may change while the process runs.
 //
 // Keys are compared by their SHA-256 and are not stored. Logs and metrics identify a key by its name.

@@ -167,7 +167,7 @@ func TestChange(t *testing.T) {
 		a, b := r.FindClient(alice), r.FindClient(bob)
 		first, second := a.AdmitRequest(), a.AdmitRequest()
 		if first.Exceeded != limit.None || second.Exceeded != limit.None || b.AdmitRequest().Exceeded != limit.None {
-			t.Fatal("who may was not let in")
+			t.Fatal("a request within the limits was refused")
 		}
 		a.SpendTokens(10, 5)
 		change("keys: [{name: a, key: [" + alice + ", " + carol + "], requests_per_minute: 2, max_inflight: 9}]")

@@ -47,7 +47,7 @@ var beside = map[string]string{
 	"tool_choice": `"tools":[{"type":"function","function":{"name":"f"}}]`,
 }
 
-// sample returns the samples of a field, including those which differ between endpoints.
+// sample returns the samples of a field, including samples which differ between endpoints.
 func sample(e api.Endpoint, f api.Field) (taken, refused string) {
 	chat := e == api.Chat
 	switch {

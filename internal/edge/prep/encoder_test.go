@@ -12,7 +12,7 @@ import (
 )
 
 // TestLocal: the encoder of this process answers as its pipeline does, and does
-// no work that nobody waits for.
+// no work after its caller has left.
 func TestLocal(t *testing.T) {
 	pipe, err := chat.Open(chat.Ref{Kind: "builtin"})
 	if err != nil {

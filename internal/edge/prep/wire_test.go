@@ -43,7 +43,7 @@ func showing() *prep.Chat {
 	return c
 }
 
-// TestShown: what finds out about media is told of them, and nobody else.
+// TestShown: what finds out about media is told of them, and nothing else is.
 func TestShown(t *testing.T) {
 	want := showing()
 	got := prep.AppendChatWithMedia(nil, want)

@@ -46,7 +46,7 @@ func NewModelStatus(id, parent string, a route.Availability) ModelStatus {
 // MarkUnhealthy makes m unhealthy for a reason which a router does not know.
 func (m *ModelStatus) MarkUnhealthy(reason string) { m.Status, m.Reason = Unhealthy, reason }
 
-// The states of instances which a router or a frontend determines, in addition to those which workers report
+// The states of instances which a router or a frontend determines, in addition to the states which workers report
 // ([engine.StateReady] and others).
 const (
 	StateSuspect     = "suspect"     // a call failed: it gets only requests which no other worker can serve

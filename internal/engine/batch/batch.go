@@ -74,7 +74,7 @@ type MediaComputer interface {
 	StartEncoding(id paged.SeqID, s State, ready int)
 	// StopEncoding gives up what is encoded for a sequence which is not scheduled any more.
 	StopEncoding(id paged.SeqID)
-	// AppendEncoded appends the ranges which have been encoded since the last call, those which were encoded when
+	// AppendEncoded appends the ranges which have been encoded since the last call, ranges which were encoded when
 	// StartEncoding was called among them. [Engine.Wake] makes the loop call it soon.
 	AppendEncoded(dst []paged.RangeID) []paged.RangeID
 }

@@ -160,8 +160,8 @@ func testQueueIsBounded(t *testing.T) {
 	enginetest.MustGenerate(t, runCtx, e, two)
 }
 
-// TestStopReleasesEverybody stops Run while one request is computed and another is in the inbox.
-func TestStopReleasesEverybody(t *testing.T) {
+// TestStopReleasesAllRequests stops Run while one request is computed and another is in the inbox.
+func TestStopReleasesAllRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := small(t, nil)
 		g := closed(e)

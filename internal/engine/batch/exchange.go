@@ -153,7 +153,7 @@ type blockImport struct {
 	// Owned by the loop.
 	lead *choiceSequence // the first open choice; nil before the loop has the request
 	over bool            // PrefillLocal was called
-	// room, of capacity 1, is where tokens are written; nil is nowhere. Who has it writes, and the loop takes it before
+	// room, of capacity 1, is where tokens are written; nil is nowhere. Its holder writes, and the loop takes it before
 	// it gives the blocks to another: it waits for a write of them, which waits for nothing.
 	room chan *importRoom
 }

@@ -92,7 +92,7 @@ func (l *loop) addChoice(c *choiceSequence) error {
 	return nil
 }
 
-// startEncoding encodes what c needs if its first ready tokens are there, and those which are to be imported will be.
+// startEncoding encodes what c needs if its first ready tokens are there, and tokens which are to be imported will be.
 func (l *loop) startEncoding(c *choiceSequence, ready int) {
 	c.ready = max(ready, c.transferEnd)
 	l.media.StartEncoding(c.id, c.state, c.ready)

@@ -39,7 +39,7 @@ type choiceSequence struct {
 	index     int
 	id        paged.SeqID
 	scheduled bool // the scheduler has it
-	// unfinished are the ranges with which it was added, those which were encoded since are zero; nil without any. Those
+	// unfinished are the ranges with which it was added, encoded ones are zero since then; nil without any. Ranges
 	// which end after its first ready tokens are needed.
 	unfinished      []paged.TokenRange
 	ready           int

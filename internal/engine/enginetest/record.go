@@ -97,7 +97,7 @@ func (r *Recorder) checkAccepted(d *engine.Delta) error {
 func (r *Recorder) checkLogprobs(d *engine.Delta) error {
 	if r.req.Logprobs < 0 {
 		if len(d.Logprobs) != 0 {
-			return fmt.Errorf("choice %d: log-probabilities nobody asked for", d.Choice)
+			return fmt.Errorf("choice %d: log-probabilities which were not asked for", d.Choice)
 		}
 		return nil
 	}

@@ -47,7 +47,7 @@ func (b *Base) runEncoders(ctx context.Context) {
 const maxEncodeJobs = 8
 
 // encodeJobs returns what other workers are asked to encode for a request: each distinct object whose key the engine is
-// sent. It is empty if nobody can be asked, if the engine has the whole of what shows media in its KV cache, and if the
+// sent. It is empty if none can be asked, if the engine has the whole of what shows media in its KV cache, and if the
 // request says how its media are to be processed.
 func (b *Base) encodeJobs(req *engine.PassthroughRequest, sent *editedBody, part *SubRequest, salt string) (jobs []*engine.EncodeJob) {
 	if b.encoders == nil || !sent.namesMedia || sent.processes || !b.encoders.HasEncoders() {

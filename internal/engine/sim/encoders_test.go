@@ -33,7 +33,7 @@ func encoding(t testing.TB, encoders int, millis float64, change func(*Config)) 
 	})
 }
 
-// longestGap returns the longest time from one token to the next, of those which came before a time.
+// longestGap returns the longest time from one token to the next, of tokens which came before a time.
 func (s *stopwatch) longestGap(before float64) float64 {
 	longest := 0.0
 	for i := 1; i < len(s.at) && s.at[i-1] < before; i++ {

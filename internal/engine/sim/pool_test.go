@@ -30,9 +30,9 @@ func newPool(t testing.TB, room int) *Pool {
 	return p
 }
 
-// TestPoolTellsWhoCopied checks that a block is copied once, and that its eviction is reported to the member
+// TestPoolTellsWhichMemberCopied checks that a block is copied once, and that its eviction is reported to the member
 // that reported its arrival, or else to an existing one.
-func TestPoolTellsWhoCopied(t *testing.T) {
+func TestPoolTellsWhichMemberCopied(t *testing.T) {
 	p := newPool(t, 3)
 	one, two := p.AddMember(kv.Worker{ID: 1}), p.AddMember(kv.Worker{ID: 2})
 	abc, chain := letters("abc")

@@ -21,10 +21,10 @@ type Pass struct {
 	Tokens int
 	// Context is the sum of their lengths.
 	Context int
-	// Running is the number of sequences in the batch plus the others that hold blocks, except those which wait for their
-	// media.
+	// Running is the number of sequences in the batch plus the others that hold blocks, except sequences which wait
+	// for their media.
 	Running int
-	// UsedBlocks of TotalBlocks are held by sequences, without those which are reserved for media.
+	// UsedBlocks of TotalBlocks are held by sequences, without blocks which are reserved for media.
 	UsedBlocks, TotalBlocks int
 	// EncodeMillis is the sum of Timing.EncodeMillis of the media objects that the pass encodes.
 	EncodeMillis float64

@@ -44,7 +44,7 @@ type Config struct {
 	Fetch       FetchFunc
 	MediaLimits pixel.Limits
 	// Remote has objects encoded by other workers, which an Engine asks before it encodes itself; nil is none. A
-	// RowEncoder asks nobody.
+	// RowEncoder asks none.
 	Remote RemoteEncoders
 	// EmbeddingCache is the memory of the embedding cache in bytes, which all engines made together share, while
 	// each RowEncoder has one of its own; nil is 64 MiB, 0 keeps nothing. URLTTL is how long a URL counts as showing the same, as frontends have it; 0

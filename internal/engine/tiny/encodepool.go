@@ -19,7 +19,7 @@ import (
 
 // EncodeConfig bounds the encoders of media. Zero fields have defaults.
 type EncodeConfig struct {
-	// MaxJobs are the objects which are encoded, fetched or read at once; 32. Batch bounds those which are encoded
+	// MaxJobs are the objects which are encoded, fetched or read at once; 32. Batch bounds the objects which are encoded
 	// together; 8.
 	MaxJobs, Batch int
 	// Threads are the encoders, each on a processor of its own; 4. There are never more than processors but one, which
@@ -29,7 +29,7 @@ type EncodeConfig struct {
 	BatchWait time.Duration
 	// Timeout is the time from the start of a request's encoding to its last rows; 60 s.
 	Timeout time.Duration
-	// CPUBudget bounds the rows in memory, without those in the embedding cache, and StagingBudget those which the
+	// CPUBudget bounds the rows in memory, without rows in the embedding cache, and StagingBudget the rows which the
 	// model reads, in bytes; 16 GB and 4 GB, and at most a quarter and a sixteenth of Config.MemoryLimit.
 	CPUBudget, StagingBudget int64
 	// Tracer, if not nil, has a span for each object.
@@ -584,8 +584,8 @@ func (p *encodePool) stats() engine.EncodeStats {
 	return s
 }
 
-// countJobs returns how many objects are being encoded or wait for it. Those of a request which waits for memory count
-// as one.
+// countJobs returns how many objects are being encoded or wait for it. Objects of a request which waits for memory
+// count as one.
 func (p *encodePool) countJobs() (running, waiting int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

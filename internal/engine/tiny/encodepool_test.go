@@ -293,8 +293,8 @@ func TestBatchesByShape(t *testing.T) {
 	})
 }
 
-// TestPoisonItem: an object which makes the encoder panic fails alone, with its index and kind, and those which were
-// encoded with it are answered.
+// TestPoisonItem: an object which makes the encoder panic fails alone, with its index and kind, and the objects
+// which were encoded with it are answered.
 func TestPoisonItem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := seeing(t, func(c *Config) { c.Encode.Threads = 1 })

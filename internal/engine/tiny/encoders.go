@@ -267,7 +267,7 @@ func (s *mediaEncoders) layoutOf(o *media.Object, t *media.Tensor, pads int) (me
 }
 
 // encodeRows computes one row for each pad of objects of one layout, in one pass of the encoder. The rows of an object
-// are those which it gets alone: frames attend to themselves, and rows of a sound depend on their own samples.
+// are as if it were alone: frames attend to themselves, and rows of a sound depend on their own samples.
 func (s *mediaEncoders) encodeRows(ctx context.Context, group []decodedItem) (rows []float32, err error) {
 	of := &group[0]
 	var input []float32

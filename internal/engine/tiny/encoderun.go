@@ -13,8 +13,8 @@ import (
 	"penstock/internal/obs"
 )
 
-// encodeRun is a run of a batch. It looks for the rows of each object elsewhere, computes those which are nowhere
-// together, and waits for those which another run computes.
+// encodeRun is a run of a batch. It looks for the rows of each object elsewhere, computes missing rows
+// together, and waits for rows which another run computes.
 type encodeRun struct {
 	pool  *encodePool
 	id    encode.RunID

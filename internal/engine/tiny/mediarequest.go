@@ -44,7 +44,7 @@ type shownObject struct {
 	known bool // the grid is
 }
 
-// mediaUser is a sequence which needs objects: those which end after its first ready tokens.
+// mediaUser is a sequence which needs objects: all which end after its first ready tokens.
 type mediaUser struct {
 	id    paged.SeqID
 	ready int
@@ -162,7 +162,7 @@ func (c *computer) StartEncoding(id paged.SeqID, s batch.State, ready int) {
 }
 
 // RestartEncoding implements [batch.DiscardingComputer]. With it no sequence waits for ever, although some hold memory of
-// rows, staged ones or those which their requests keep, while they wait for KV blocks, and others the reverse. Each holder
+// rows, staged rows or rows of their requests, while they wait for KV blocks, and others the reverse. Each holder
 // of rows gives them back, whatever the others do:
 //
 //   - A sequence which has its blocks and reads rows waits for nothing: it has blocks for all its tokens, and the rows

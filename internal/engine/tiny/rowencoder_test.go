@@ -325,8 +325,8 @@ func TestPanicOfRun(t *testing.T) {
 	}
 }
 
-// TestSeveralAtOnce: with encoders elsewhere the objects of a request are asked for at the same time, and those of
-// several requests once.
+// TestSeveralAtOnce: with encoders elsewhere the objects of a request are asked for at the same time, and objects
+// of several requests once.
 func TestSeveralAtOnce(t *testing.T) {
 	remote := &elsewhere{of: encoding(t, nil)}
 	e := seeing(t, func(c *Config) { c.Remote = remote })
@@ -400,7 +400,7 @@ func TestMemoryOfEncoders(t *testing.T) {
 	}
 }
 
-// TestAbandonedRun: rows of a run which ends although nobody waits for it any more stay in the cache, and are not held.
+// TestAbandonedRun: rows of a run which ends when no request waits for it stay in the cache, and are not held.
 func TestAbandonedRun(t *testing.T) {
 	e := seeing(t, nil)
 	of := e.cpu.encoders
@@ -418,7 +418,7 @@ func TestAbandonedRun(t *testing.T) {
 	expectNoPins(t, e.EncoderStats())
 }
 
-// holding has rows in the cache of another engine, which encodes for nobody.
+// holding has rows in the cache of another engine, which encodes for no other.
 type holding struct {
 	of    *Engine
 	asked atomic.Int64
@@ -459,7 +459,7 @@ func TestHeldRows(t *testing.T) {
 	rowsOf(t, e, &held, "b", 6)
 	ran("another salt", 1)
 	rowsOf(t, e, &absent, "a", 6)
-	ran("held by nobody", 1)
+	ran("held by none", 1)
 	otherRan("the other engine", 1)
 	for name, c := range map[string]struct {
 		req  engine.EncodeRequest

@@ -16,7 +16,7 @@ import (
 const maxRowBacklog = 4 * watch.MinBacklog
 
 // expiryInterval is how often entries whose time has passed are looked for while the rows are watched: otherwise a
-// store which nobody asks would go on to tell of them.
+// store without requests would go on to tell of them.
 const expiryInterval = time.Second
 
 // EmbeddingSource returns the embedding cache of the engine, which is that of all engines made with it, or nil: a

@@ -86,7 +86,7 @@ func TestRowEvents(t *testing.T) {
 	})
 }
 
-// TestEventsOfURLs: an entry whose time has passed is reported, though nobody asks for it.
+// TestEventsOfURLs: an entry whose time has passed is reported, though no request asks for it.
 func TestEventsOfURLs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := seeing(t, func(c *Config) { c.URLTTL = time.Hour })

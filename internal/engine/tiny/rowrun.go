@@ -58,7 +58,7 @@ func (f *rowRuns) has(key runKey) bool {
 }
 
 // share returns the rows that a run for key computes, and whether it is the run of this call. A run goes on while
-// anyone waits for it, even if the call which began it has left. Without compute, share only joins a run, and fails
+// a request waits for it, even if the call which began it has left. Without compute, share only joins a run, and fails
 // with errNotCached if there is none.
 func (f *rowRuns) share(ctx context.Context, key runKey, compute func(context.Context) (storedRows, error)) (rows storedRows, led bool, err error) {
 	run, life, led := f.join(ctx, key, compute != nil)

@@ -37,7 +37,7 @@ func (s *rowStore) reserveAndDemote(item *embcache.Item) (slot []float32, e embc
 	return slot, e, ok
 }
 
-// demoteRows gives an evicted entry to the tiers. Its memory is as it was: whoever is to have it next waits for demoting.
+// demoteRows gives an evicted entry to the tiers. Its memory is as it was: the next entry in it waits for demoting.
 func (s *rowStore) demoteRows(c *embcache.Change) {
 	r := embcache.TierRecord{Key: c.Item.Key.TierKey(), Type: c.Item.Key.Type, Shape: c.Item.Shape}
 	if until := c.Item.Until; until != 0 {

@@ -125,7 +125,7 @@ func TestSharedRows(t *testing.T) {
 	rowsOf(t, e, &first, "b", 6)
 	ran("another salt", 1)
 	rowsOf(t, e, &second, "a", 6)
-	ran("held by nobody", 1)
+	ran("held by none", 1)
 	ownerRan("the owner", 0)
 	for seed := range uint64(3) {
 		o := noise(media.Image, 10+seed, 56, 84, 3)
@@ -241,7 +241,7 @@ func TestHitOfRegionAllocatesNothing(t *testing.T) {
 }
 
 // TestEncoderReadsSharedRows: an encoder for other workers copies what a worker on its host has kept, also for a request
-// which came without the object, into its own cache, and encodes nothing. What nobody holds it encodes.
+// which came without the object, into its own cache, and encodes nothing. It encodes what none holds.
 func TestEncoderReadsSharedRows(t *testing.T) {
 	owner := seeing(t, shareRows(t))
 	picture, sound := noise(media.Image, 1, 56, 84, 3), noise(media.Audio, 2, 3000)

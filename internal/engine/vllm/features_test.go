@@ -50,7 +50,7 @@ func TestFeatures(t *testing.T) {
 	}
 	bare, err := maker.Preprocess(maker.ctx, looking(false))
 	if err != nil || bare.Features != nil || len(bare.Media) != 1 {
-		t.Fatalf("nobody asked for features: %d bytes, %v, %v", len(bare.Features), bare.Media, err)
+		t.Fatalf("features were not asked for: %d bytes, %v, %v", len(bare.Features), bare.Media, err)
 	}
 	made, err := maker.Preprocess(maker.ctx, looking(true))
 	if err != nil || len(made.Features) == 0 || !slices.Equal(made.Tokens, bare.Tokens) || !slices.Equal(made.Media, bare.Media) {
@@ -75,7 +75,7 @@ func TestFeatures(t *testing.T) {
 	plain := about(made, 4)
 	plain.Features = nil
 	if _, err := enginetest.Generate(taker.ctx, taker.Engine, plain); fault.CodeOf(err) != fault.Invalid {
-		t.Errorf("a picture that nobody sent: %v", err)
+		t.Errorf("a picture that was not sent: %v", err)
 	}
 }
 

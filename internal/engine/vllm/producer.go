@@ -172,7 +172,7 @@ func (e *Producer) HealthReport() engine.HealthReport { return e.base.HealthRepo
 // WatchHealth implements [engine.HealthWatcher].
 func (e *Producer) WatchHealth(ctx context.Context, changed func()) { e.base.WatchHealth(ctx, changed) }
 
-// encodeKey says which requests are for the same: an object under its name, and who may see it.
+// encodeKey says which requests are for the same: an object under its name, in a namespace.
 type encodeKey struct{ namespace, name string }
 
 // encodeRun is one question to the server, for all which wait for it.
@@ -241,7 +241,7 @@ func (e *Producer) joinRun(ctx context.Context, key encodeKey, id string, object
 	return run
 }
 
-// leaveRun ends the run of which nobody waits for the end any more.
+// leaveRun takes a waiter from a run, and ends the run with its last one.
 func (e *Producer) leaveRun(key encodeKey, run *encodeRun) {
 	e.mu.Lock()
 	run.waiting--

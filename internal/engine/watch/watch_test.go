@@ -38,7 +38,7 @@ func TestHubStartsOver(t *testing.T) {
 		expect("a change", quick, stored(2+i), false)
 	}
 	if h.NeedsDescription() {
-		t.Fatal("somebody wants a description before the overflow")
+		t.Fatal("a watcher wants a description before the overflow")
 	}
 	h.Publish(stored(5))
 	expect("a change", quick, stored(5), false)
@@ -47,7 +47,7 @@ func TestHubStartsOver(t *testing.T) {
 	}
 	expect("what overflowed", slow, nil, true)
 	if !h.NeedsDescription() {
-		t.Fatal("nobody wants a description after the overflow")
+		t.Fatal("no watcher wants a description after the overflow")
 	}
 	h.Publish(stored(6))
 	h.SendDescription(cleared)

@@ -163,7 +163,7 @@ func TestOneFlight(t *testing.T) {
 			b, err := f.Get(ctx, url)
 			if ctx == impatient {
 				if !errors.Is(err, context.Canceled) {
-					t.Errorf("who left got %v", err)
+					t.Errorf("the caller which left got %v", err)
 				}
 				return
 			}
@@ -368,7 +368,7 @@ func TestWaiting(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := s.reserveMemory(ctx, s.startDownload(account{}, 1), 1); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("who comes last is given memory first: %v", err)
+			t.Errorf("the last download is given memory first: %v", err)
 		}
 		if len(order) != 0 {
 			t.Errorf("a file in use made room for %v", order)
@@ -425,11 +425,11 @@ func TestPinned(t *testing.T) {
 
 	hasty, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	refused(t, "who cannot wait", f.reserveMemory(hasty, f.store.startDownload(account{}, 1), 1), fault.Overloaded, "no memory")
+	refused(t, "a hasty one", f.reserveMemory(hasty, f.store.startDownload(account{}, 1), 1), fault.Overloaded, "no memory")
 	gone, leave := context.WithCancel(t.Context())
 	leave()
 	if _, err := f.Get(gone, url+"/e"); !errors.Is(err, context.Canceled) {
-		t.Errorf("who left got %v", err)
+		t.Errorf("the caller which left got %v", err)
 	}
 
 	b.Release()

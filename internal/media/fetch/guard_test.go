@@ -140,7 +140,7 @@ func TestRebinding(t *testing.T) {
 		_, err = f.Size(t.Context(), u+"/third")
 		refused(t, then, err, fault.Invalid, "address is none")
 		if len(heard.all()) != before || n.count() < 2 {
-			t.Errorf("%s: a request came through, or nobody asked again (%d)", then, n.count())
+			t.Errorf("%s: a request came through, or the name was not looked up again (%d)", then, n.count())
 		}
 	}
 }

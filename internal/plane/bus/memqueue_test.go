@@ -104,7 +104,7 @@ func TestMemQueueForgetsIDs(t *testing.T) {
 	})
 }
 
-// WatchedQueue knows its own jobs at once, and those of others after its interval.
+// WatchedQueue knows its own jobs at once, and the jobs of others after its interval.
 func TestWatchedQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := openMemQueue(t, QueueConfig{Lease: time.Hour, MaxLifetime: time.Hour})
@@ -142,7 +142,7 @@ func TestWatchedQueue(t *testing.T) {
 			t.Error(err)
 		}
 		time.Sleep(time.Minute) // virtual time (synctest): Run has ended, so no question is due
-		check("when nobody asks", "true 2 1")
+		check("after the end of Run", "true 2 1")
 		if err := w.Put(t.Context(), Job{}); err == nil {
 			t.Error("a bad job was put")
 		}

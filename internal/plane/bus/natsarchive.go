@@ -252,7 +252,7 @@ func (a *NATSArchive) Get(ctx context.Context, name string) (data []byte, err er
 	return data, err
 }
 
-// errDamagedObject says that the chunks of an object are not those which its metadata describe.
+// errDamagedObject says that the chunks of an object do not match its metadata.
 var errDamagedObject = errors.New("the object is damaged")
 
 // readObject reads the chunks of an object.

@@ -299,7 +299,7 @@ func TestNATSLockLost(t *testing.T) {
 			t.Errorf("%s: %v, want that the lock was lost", what, err)
 		}
 	}
-	lost("a key that somebody removed", func() {
+	lost("a removed key", func() {
 		b, err := a.js.KeyValue(t.Context(), a.locks)
 		if err == nil {
 			err = b.Delete(t.Context(), "l")
@@ -324,7 +324,7 @@ func TestNATSLockTTLsDiffer(t *testing.T) {
 	}
 	err := newArchive(t, dial(t, s), ArchiveConfig{TTL: 2 * time.Second}).Lock(t.Context(), "l", held)
 	if fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "penstock_locks") {
-		t.Errorf("another ttl: %v, want Invalid that names the bucket: Conflict is a lock that somebody holds", err)
+		t.Errorf("another ttl: %v, want Invalid that names the bucket: Conflict is a lock that is held", err)
 	}
 }
 

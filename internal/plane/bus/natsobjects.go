@@ -86,7 +86,7 @@ func (o *NATSObjects) readMeta(ctx context.Context, s jetstream.Stream, name str
 	}
 	m.data, m.seq = msg.Data, msg.Sequence
 	if err := json.Unmarshal(msg.Data, &m.info); err != nil || m.info.Name != name {
-		m.info = jetstream.ObjectInfo{Deleted: true} // nobody's: it may be replaced
+		m.info = jetstream.ObjectInfo{Deleted: true} // not an object's: it may be replaced
 	}
 	return m, nil
 }
@@ -224,7 +224,7 @@ func (o *NATSObjects) FollowObjects(ctx context.Context, sink func(name string, 
 	return natsd.Tail(ctx, a.nc, a.js, a.streamName(), natsd.TailStart{Subjects: []string{a.metaSubject("") + "*"}}, func(m natsd.Msg) error {
 		var info jetstream.ObjectInfo
 		switch {
-		case json.Unmarshal(m.Data, &info) != nil || a.metaSubject(info.Name) != m.Subject: // nobody's
+		case json.Unmarshal(m.Data, &info) != nil || a.metaSubject(info.Name) != m.Subject: // not an object's
 		case info.Deleted:
 			sink(info.Name, -1)
 		case info.Size <= MaxObject:

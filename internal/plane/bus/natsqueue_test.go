@@ -322,7 +322,7 @@ func TestNATSQueueMalformed(t *testing.T) {
 	}
 }
 
-// The server removes a job which nobody acknowledges when its time is up.
+// The server removes a job which no worker acknowledges when its time is up.
 func TestNATSQueueServerRemovesExpired(t *testing.T) {
 	nc := dial(t, startServer(t, natsd.Config{}))
 	q := openNATSQueue(t, nc, QueueConfig{Lease: time.Hour})

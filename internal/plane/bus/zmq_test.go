@@ -217,9 +217,9 @@ func TestZMQRestart(t *testing.T) {
 // delays others no longer than the limit.
 func TestZMQPeerGoes(t *testing.T) {
 	reader, writer := OpenZMQ(t, ZMQPeer{}), OpenZMQ(t, ZMQPeer{})
-	nobody := OpenZMQ(t, ZMQPeer{})
-	gone := nobody.LocalPeer()
-	_ = nobody.Close()
+	third := OpenZMQ(t, ZMQPeer{})
+	gone := third.LocalPeer()
+	_ = third.Close()
 	reader.SetPeers([]ZMQPeer{writer.LocalPeer(), gone})
 	publish(t, writer, zmqLog, "k", 1, 3)
 	r := zmqSubscribe(t, reader, zmqLog).awaitReady(t)

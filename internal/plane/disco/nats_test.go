@@ -179,7 +179,7 @@ func TestNATSCrash(t *testing.T) {
 }
 
 // Refreshes keep an instance for longer than its TTL, and wake no sink.
-func TestNATSRefreshesWakeNobody(t *testing.T) {
+func TestNATSRefreshesWakeNoSink(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, natsd.Config{})
 	r := open(t, s, NATSRegistryConfig{})

@@ -34,7 +34,7 @@ func (p *processes) ask(ctx context.Context, addr string) (disco.Instance, error
 		return disco.Instance{}, ctx.Err()
 	}
 	if err == nil && in.Kind == "" {
-		err = fault.New(fault.Unavailable, "nobody at %s", addr)
+		err = fault.New(fault.Unavailable, "no process at %s", addr)
 	}
 	return in, err
 }
@@ -241,7 +241,7 @@ func TestStaticConfig(t *testing.T) {
 	ask := newProcesses().ask
 	for name, cfg := range map[string]disco.StaticConfig{
 		"an empty address": {Addrs: []string{"a", ""}, Ask: ask},
-		"nobody asks":      {Addrs: []string{"a"}}, "negative": {Addrs: []string{"a"}, Ask: ask, Interval: -1},
+		"nothing asks":     {Addrs: []string{"a"}}, "negative": {Addrs: []string{"a"}, Ask: ask, Interval: -1},
 	} {
 		if _, err := disco.NewStaticRegistry(cfg); err == nil {
 			t.Errorf("%s: accepted", name)

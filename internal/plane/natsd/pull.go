@@ -8,7 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// singleBounds are those of a request for one message.
+// singleBounds bound a request for one message.
 var singleBounds = pullBounds{messages: 1, bytes: tailBounds.bytes}
 
 // PullMessage asks a pull consumer for one message and waits for it until ctx ends. nc may disconnect

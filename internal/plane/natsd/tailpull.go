@@ -13,7 +13,7 @@ import (
 // pullBounds bound the messages per pull request.
 type pullBounds struct{ messages, bytes int }
 
-// tailBounds are those of a reader of a stream.
+// tailBounds bound the requests of a reader of a stream.
 var tailBounds = pullBounds{messages: 512, bytes: 8 << 20}
 
 const (

@@ -180,7 +180,7 @@ func TestHTTPDialFailuresAreShared(t *testing.T) {
 		}
 	}
 	if dials != 1 {
-		t.Errorf("%d attempts by those who waited, want 1", dials)
+		t.Errorf("%d attempts by calls which waited, want 1", dials)
 	}
 	after := context.WithValue(t.Context(), callStartKey{}, time.Now())
 	if _, err := d.dialContext(after, "tcp", "b"); err == nil || dials != 2 {

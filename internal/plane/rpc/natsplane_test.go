@@ -156,8 +156,8 @@ func TestNATSObjects(t *testing.T) {
 	if err := sub.Unsubscribe(); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Call(t.Context(), "nats://nobody", "m", body, ignore); fault.CodeOf(err) != fault.Unavailable {
-		t.Errorf("nobody: %v", err)
+	if err := p.Call(t.Context(), "nats://nowhere", "m", body, ignore); fault.CodeOf(err) != fault.Unavailable {
+		t.Errorf("no server: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -320,7 +320,7 @@ func TestNATSCallerMistrusts(t *testing.T) {
 				// another call is sorted in behind it.
 				hold.Do(func() {
 					<-sent
-					if err := p.Call(t.Context(), "nats://nobody", "m", nil, func([]byte) error { return nil }); fault.CodeOf(err) != fault.Unavailable {
+					if err := p.Call(t.Context(), "nats://nowhere", "m", nil, func([]byte) error { return nil }); fault.CodeOf(err) != fault.Unavailable {
 						t.Error(err)
 					}
 				})

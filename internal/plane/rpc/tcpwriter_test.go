@@ -217,7 +217,7 @@ func TestOutSendersWait(t *testing.T) {
 
 // Blocked senders are served in order, up to a part of the buffer each time; the rest of the buffer
 // is for new senders.
-func TestOutServesThoseWhoWaitInOrder(t *testing.T) {
+func TestOutServesWaitingSendersInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out tcpWriter
 		out.init(framing{}, nil)
@@ -251,7 +251,7 @@ func TestOutServesThoseWhoWaitInOrder(t *testing.T) {
 				t.Fatal(err)
 			}
 			if n := len(out.mu.buf); n > admitBytes+2000+tcpHeader {
-				t.Errorf("%d bytes of those who waited are in one buffer", n)
+				t.Errorf("%d bytes of senders which waited are in one buffer", n)
 			}
 			eachFrame(t, buf, func(_ frameType, id uint32, payload []byte) {
 				if id > 0 {

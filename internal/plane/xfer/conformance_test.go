@@ -47,7 +47,7 @@ func newMem(t *testing.T, cfg xfer.Config) *xfer.MemPlane {
 	return p
 }
 
-// transports are those which this build has between processes.
+// transports are the transports of this build between processes.
 func transports() []string {
 	if hasUCX {
 		return []string{"shm", "tcp", "ucx"}

@@ -276,7 +276,7 @@ func TestBytesNeverCome(t *testing.T) {
 	}
 }
 
-// doneContext tells that somebody waits for its end.
+// doneContext tells that a call waits for its end.
 type doneContext struct {
 	context.Context
 	waits func()
@@ -287,7 +287,7 @@ func (c doneContext) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// TestUnreachableOwner: those who wait for a connection for small transfers learn that it failed, and do not connect
+// TestUnreachableOwner: calls which wait for a connection for small transfers learn that it failed, and do not connect
 // one after the other.
 func TestUnreachableOwner(t *testing.T) {
 	cfg := &Config{}

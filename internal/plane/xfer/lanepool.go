@@ -38,7 +38,7 @@ type ownerLanes struct {
 	dialing *dialAttempt // of the goroutine which connects shared; nil if there is none
 }
 
-// dialAttempt is connecting once, for all who wait for it.
+// dialAttempt is connecting once, for all calls which wait for it.
 type dialAttempt struct {
 	done chan struct{}
 	err  error // why it failed, once done is closed; nil if only its own context ended

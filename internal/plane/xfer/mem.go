@@ -13,7 +13,7 @@ import (
 // MemPlane moves bulk data within a process: one copy.
 type MemPlane struct {
 	*registry
-	addr string // nobody else's: a descriptor of another process does not lead here
+	addr string // of this plane alone: a descriptor of another process does not lead here
 }
 
 var _ Plane = (*MemPlane)(nil)

@@ -19,7 +19,7 @@ func unitsOf(size int) int { return (size + pieceUnit - 1) / pieceUnit }
 
 func (p piece) mask() uint64 { return (1<<p.count - 1) << p.at }
 
-// findPiece returns the first count adjoining units of free: those which were used last are the likeliest
+// findPiece returns the first count adjoining units of free: the units used last are the likeliest
 // to be in a cache. False if there are none.
 func findPiece(free uint64, count int) (piece, bool) {
 	run := free // a bit is set if n units from there are free

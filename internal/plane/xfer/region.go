@@ -49,7 +49,7 @@ func decodeRegion(b []byte) (h regionHeader, err error) {
 }
 
 // bulkWork bounds how many goroutines copy chunks of bulk transfers at the same time, to all
-// processors but one. Otherwise those of a few bulk transfers keep all processors busy, and the
+// processors but one. Otherwise goroutines of a few bulk transfers keep all processors busy, and the
 // runtime looks for bytes of other connections only every 10 ms.
 type bulkWork chan struct{}
 

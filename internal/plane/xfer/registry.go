@@ -49,7 +49,7 @@ func (r *registry) Addresses() []OwnerAddress {
 	return r.mu.endpoints // it is replaced, and never changed
 }
 
-// removeEndpoint makes transfers unreachable at e, and aborts those which use its transport; with the
+// removeEndpoint makes transfers unreachable at e, and aborts transfers which use its transport; with the
 // last endpoint all.
 func (r *registry) removeEndpoint(e OwnerAddress) {
 	r.mu.Lock()

@@ -242,7 +242,7 @@ func (c *ringConn) CloseWrite() error {
 }
 
 // Close closes the socket and unmaps the rings. No other method may be in progress or follow, except
-// those which set deadlines.
+// methods which set deadlines.
 func (c *ringConn) Close() error {
 	err := c.Conn.Close()
 	c.unmap()

@@ -137,7 +137,7 @@ func TestRingDeadlines(t *testing.T) {
 	}
 }
 
-// TestSleeplessPeer: a peer which says again and again that it sleeps, and takes no wake-up, holds nobody.
+// TestSleeplessPeer: a peer which says again and again that it sleeps, and takes no wake-up, holds no writer.
 func TestSleeplessPeer(t *testing.T) {
 	a, b := ringPair(t)
 	for i := range uint64(ringBytes) {

@@ -237,7 +237,7 @@ func (l *sharedLane) reservePiece(ctx context.Context, count int) (*wholeTransfe
 	}
 	l.mu.waiting = append(l.mu.waiting, t)
 	l.mu.Unlock()
-	// Those which have pieces read outcomes, and so make room.
+	// Transfers with pieces read outcomes, and so make room.
 	select {
 	case err := <-t.room:
 		return t, err
@@ -264,7 +264,7 @@ func (l *sharedLane) newTransferLocked() *wholeTransfer {
 	return t
 }
 
-// freePieceLocked makes p free, and grants pieces to those which wait.
+// freePieceLocked makes p free, and grants pieces to waiting transfers.
 func (l *sharedLane) freePieceLocked(p piece) {
 	l.mu.free |= p.mask()
 	for len(l.mu.waiting) > 0 {

@@ -45,7 +45,7 @@ func (r *SharedRegion) Lock() error {
 }
 
 // Close gives the memory back. What this process still reads is zero from then on, and what it writes is lost: requests
-// of which nobody waited for the end may do so. Readers keep what they have mapped until Run has ended.
+// whose end was not awaited may do so. Readers keep what they have mapped until Run has ended.
 func (r *SharedRegion) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

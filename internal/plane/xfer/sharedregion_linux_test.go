@@ -109,8 +109,8 @@ func TestSharedRegion(t *testing.T) {
 	v.Close()
 }
 
-// TestSharedRegionRefuses: more readers than the bound, an address of another host, one of nobody, and contexts which
-// end are errors.
+// TestSharedRegionRefuses: more readers than the bound, an address of another host, one of no process, and contexts
+// which end are errors.
 func TestSharedRegionRefuses(t *testing.T) {
 	r, _ := runSharedRegion(t, SharedRegionConfig{Readers: 1})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -146,7 +146,7 @@ func TestSharedRegionRefuses(t *testing.T) {
 		}
 	}
 	if _, err := OpenRegion(t.Context(), r.Addr()+"0"); !errors.Is(err, unix.ECONNREFUSED) {
-		t.Errorf("of nobody: %v", err)
+		t.Errorf("of no process: %v", err)
 	}
 }
 

@@ -377,7 +377,7 @@ func probeWith(t *testing.T, handler http.Handler) (RequestForm, error) {
 	return Probe(t.Context(), Config{Endpoint: Endpoint{URL: "http://" + l.Addr().String()}, Model: "m"}, TokenPrompt, TextPrompt)
 }
 
-// TestProbeEnds: a server that refuses whoever asks is asked once.
+// TestProbeEnds: a server that refuses every request is asked once.
 func TestProbeEnds(t *testing.T) {
 	asked := 0
 	_, err := probeWith(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -12,7 +12,7 @@ import (
 )
 
 // TestPictures: the workload's images go out as pictures of their size, equal for equal ids and seeds alone, and the
-// words are those of the rest.
+// rest is words.
 func TestPictures(t *testing.T) {
 	sent := func(seed uint64, id string, w, h int) (url, text string) {
 		t.Helper()

@@ -211,7 +211,7 @@ func TestClosedLoop(t *testing.T) {
 }
 
 // TestSessions: the requests of a session wait for the answer before them and for
-// their delay, in both loops, and those of others do not wait for them.
+// their delay, in both loops, and requests of others do not wait for them.
 func TestSessions(t *testing.T) {
 	requests := []replay.Request{
 		{Session: "a", At: 0, Output: 2},

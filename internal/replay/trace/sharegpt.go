@@ -165,11 +165,11 @@ func (d *shareGPTDecoder) readTurn(json *strictjson.Reader) error {
 
 // readRole reads the speaker, as a role of the Chat Completions API.
 func readRole(json *strictjson.Reader) (string, error) {
-	who, err := json.ReadString()
+	speaker, err := json.ReadString()
 	if err != nil {
 		return "", err
 	}
-	switch who {
+	switch speaker {
 	case "human", "user":
 		return "user", nil
 	case "gpt", "assistant", "chatgpt", "bing", "bard", "model":
@@ -177,5 +177,5 @@ func readRole(json *strictjson.Reader) (string, error) {
 	case "system":
 		return "system", nil
 	}
-	return "", fmt.Errorf("'%s' must be human, gpt or system (or user, assistant, chatgpt, bing, bard, model), not a text of %d characters", json.ParamPath(), len(who))
+	return "", fmt.Errorf("'%s' must be human, gpt or system (or user, assistant, chatgpt, bing, bard, model), not a text of %d characters", json.ParamPath(), len(speaker))
 }

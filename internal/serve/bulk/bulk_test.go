@@ -110,7 +110,7 @@ func TestFetch(t *testing.T) {
 	}{
 		"bulk data":           {sends, receives, true},
 		"sender has no plane": {nil, newTCP(t), false},
-		"nobody has a plane":  {nil, nil, false},
+		"neither has a plane": {nil, nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			counts := &countingPlane{Plane: c.receives}

@@ -318,7 +318,7 @@ func (c *Coordinator) askInOrder(ctx context.Context, job *engine.EncodeJob) (an
 	return answer, nil, err
 }
 
-// orderWorkers returns the workers in the order in which they are asked for an object: those which only hold its rows,
+// orderWorkers returns the workers in the order in which they are asked for an object: holders of its rows,
 // if no encode worker does, and the encode workers.
 func (c *Coordinator) orderWorkers(job *engine.EncodeJob) (holders, encoders []*peer) {
 	var ids []kv.WorkerID

@@ -307,7 +307,7 @@ func TestIndexIsToldWorkers(t *testing.T) {
 }
 
 // TestFailures: another worker is asked after a failure, no more than two are, and one which has failed is left alone
-// for a while. After an error about the object nobody else is asked.
+// for a while. After an error about the object no other worker is asked.
 func TestFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for code, c := range map[fault.Code]struct {
@@ -349,7 +349,7 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// TestBadAnswers: rows which are not those that were asked for are not taken.
+// TestBadAnswers: rows which were not asked for are not taken.
 func TestBadAnswers(t *testing.T) {
 	for name, change := range map[string]func(*engine.Encoded){
 		"another attempt":  func(e *engine.Encoded) { e.Attempt = 2 },

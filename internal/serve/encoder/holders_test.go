@@ -14,7 +14,7 @@ import (
 
 // TestAsksHolders: a worker which serves requests and holds the rows is asked for them alone, without the object, and
 // before encode workers, unless one of these holds them too. One which has evicted them is a miss, and is asked again for
-// others; one which hangs costs a bounded time. The engine's own worker, and those of other encoders, are not asked.
+// others; one which hangs costs a bounded time. The engine's own worker, and workers of other encoders, are not asked.
 func TestAsksHolders(t *testing.T) {
 	serving := func(c *engine.Card) { c.Role, c.EmbeddingEvents = engine.RoleAggregated, true }
 	hang := func(ctx context.Context, _ *engine.EncodeRequest) (*engine.Encoded, error) {
@@ -100,7 +100,7 @@ func TestOnlyHolders(t *testing.T) {
 		})
 		job := jobOf(1)
 		if _, err := f.client.EncodeObject(t.Context(), job); f.client.HasEncoders() || f.client.HasHolder(&job.Key) || fault.CodeOf(err) != fault.Unavailable {
-			t.Errorf("held by nobody: %v", err)
+			t.Errorf("held by no worker: %v", err)
 		}
 		f.holders.ids = []kv.WorkerID{1}
 		if _, err := f.client.EncodeObject(t.Context(), job); err != nil || f.client.HasEncoders() || !f.client.HasHolder(&job.Key) {

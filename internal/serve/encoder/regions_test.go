@@ -27,8 +27,8 @@ func (r *fixedRegions) ReadRows(addrs []string, want *embregion.Wanted, into fun
 	return embregion.Found{Grid: [3]int{1, 2, 4}, Digest: 7}, true
 }
 
-// TestReadsRegions: the regions of all workers that may hold rows are mapped, but the engine's own, and those of other
-// encoders. Rows are read in the regions of holders alone, without a message to anybody.
+// TestReadsRegions: the regions of all workers that may hold rows are mapped, but the engine's own, and regions of
+// other encoders. Rows are read in the regions of holders alone, without a message to any worker.
 func TestReadsRegions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, func(c *Config) { c.AskHolders = true })

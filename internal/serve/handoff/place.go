@@ -17,7 +17,7 @@ import (
 // JobPlacer gives jobs to prefill workers. Implementations are safe for concurrent use.
 type JobPlacer interface {
 	// PlaceJob gives a job to a prefill worker which is none of failed, or to a queue. It returns without a worker and with
-	// nil if a queue has the job, without a worker and with an error if nobody takes it, and otherwise the worker which
+	// nil if a queue has the job, without a worker and with an error if none takes it, and otherwise the worker which
 	// had it and does not work on it any more. The end of ctx withdraws the job, if its worker has not claimed it.
 	PlaceJob(ctx context.Context, job *engine.PrefillRequest, failed []disagg.Incarnation) (by disagg.Incarnation, err error)
 }
@@ -27,7 +27,7 @@ type QueuePlacer struct {
 	Queue bus.Queue
 	// MaxLifetime is that of the queue, and Wait bounds the wait for it.
 	MaxLifetime, Wait time.Duration
-	// Else takes the jobs which the queue does not take; nil is nobody.
+	// Else takes the jobs which the queue does not take; nil takes none.
 	Else JobPlacer
 }
 

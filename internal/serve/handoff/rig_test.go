@@ -196,7 +196,7 @@ func newFaultyCalls(p rpc.Plane) *faultyCalls {
 	return f
 }
 
-// cutOff ends all calls of the process, as its end does: nobody is told anything.
+// cutOff ends all calls of the process, as its end does: no process is told anything.
 func (f *faultyCalls) cutOff() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -350,7 +350,7 @@ type prefillNode struct {
 	stop   func()        // ends it and waits
 }
 
-// kill ends the process: nobody is told anything, and it does nothing more that others can see.
+// kill ends the process: no other is told anything, and it does nothing more that others can see.
 func (n *prefillNode) kill() {
 	select {
 	case <-n.killed:

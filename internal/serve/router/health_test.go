@@ -95,7 +95,7 @@ func (n *network) Call(ctx context.Context, addr, method string, body []byte, re
 	defer n.leave(method)
 	switch c {
 	case refused:
-		return fault.New(fault.Unavailable, "call %s: nobody serves %q", method, addr)
+		return fault.New(fault.Unavailable, "call %s: no worker serves %q", method, addr)
 	case hung:
 		<-ctx.Done()
 		return ctx.Err()
@@ -235,7 +235,7 @@ func TestFailedCallQuarantines(t *testing.T) {
 		wantLine(t, c, `penstock_router_pings_total{outcome="failed"} 2`)
 		wantLine(t, c, `penstock_router_failed_calls_total{code="unavailable"} 1`)
 		wantLine(t, c, `penstock_router_quarantined_workers 0`)
-		c.router.ReportFailure(kv.Worker{ID: 9}, fault.New(fault.Unavailable, "nobody knows it"))
+		c.router.ReportFailure(kv.Worker{ID: 9}, fault.New(fault.Unavailable, "it is unknown"))
 	})
 }
 
@@ -296,9 +296,9 @@ func wantLine(t *testing.T, c *cluster, line string) {
 	}
 }
 
-// TestWhoeverAnswers: another process answers at the address of a quarantined worker. Only the worker
+// TestAnotherProcessAnswers: another process answers at the address of a quarantined worker. Only the worker
 // itself, in this epoch or a later one, leaves quarantine.
-func TestWhoeverAnswers(t *testing.T) {
+func TestAnotherProcessAnswers(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		pong func(send func([]byte) error) error

@@ -79,7 +79,7 @@ func (s *script) isSilent(addr string) bool {
 
 // Serve implements rpc.Plane; it serves nothing.
 func (s *script) Serve(context.Context, string, rpc.Handler, func(string)) error {
-	return fault.New(fault.Unimplemented, "nobody serves here")
+	return fault.New(fault.Unimplemented, "nothing is served here")
 }
 
 // Call implements rpc.Plane.
@@ -87,7 +87,7 @@ func (s *script) Call(_ context.Context, addr, method string, _ []byte, _ func([
 	if method == engine.MethodPing && !s.isSilent(addr) {
 		return fault.New(fault.Unimplemented, "no pings")
 	}
-	return fault.New(fault.Unavailable, "nobody serves %s", addr)
+	return fault.New(fault.Unavailable, "no worker serves %s", addr)
 }
 
 func (s *script) command(t *testing.T, d *datadriven.TestData) string {

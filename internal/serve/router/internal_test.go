@@ -370,7 +370,7 @@ func TestStrictQuery(t *testing.T) {
 			}
 		}
 	}
-	if _, err := ask("nobody", 2, route.KV); fault.CodeOf(err) != fault.Ineligible {
+	if _, err := ask("none", 2, route.KV); fault.CodeOf(err) != fault.Ineligible {
 		t.Errorf("for an expert of which there is no block: %v", err)
 	}
 	for _, p := range r.mu.pools {
@@ -385,8 +385,8 @@ func hello(id kv.WorkerID) *kvfeed.Record {
 	return &kvfeed.Record{Worker: kv.Worker{ID: id}, Epoch: 1, First: 1, BlockSize: 4, Events: []kv.Event{{Kind: kv.Cleared}}}
 }
 
-// TestStrangersKeepNobodyOut: however many unlisted workers publish events, a listed one is followed.
-func TestStrangersKeepNobodyOut(t *testing.T) {
+// TestUnlistedWorkersKeepNoneOut: however many unlisted workers publish events, a listed one is followed.
+func TestUnlistedWorkersKeepNoneOut(t *testing.T) {
 	r := serving(t, Config{}, obs.NewMetrics())
 	for id := range maxSources + 10 {
 		r.cache.acceptRecord(streamPosition{}, hello(kv.WorkerID(id+2)))
@@ -399,9 +399,9 @@ func TestStrangersKeepNobodyOut(t *testing.T) {
 	}
 }
 
-// TestSnapshotOfNobodysFeeds: feeds in a snapshot without records, of unlisted workers, are left out:
+// TestSnapshotOfUnlistedFeeds: feeds in a snapshot without records, of unlisted workers, are left out:
 // they would never be dropped.
-func TestSnapshotOfNobodysFeeds(t *testing.T) {
+func TestSnapshotOfUnlistedFeeds(t *testing.T) {
 	from, to := serving(t, Config{}, obs.NewMetrics()), serving(t, Config{}, obs.NewMetrics())
 	for id := range kv.WorkerID(1000) {
 		from.cache.acceptRecord(streamPosition{1, 1}, hello(id+1))

@@ -137,9 +137,9 @@ func parked(t *testing.T, ctx context.Context, r *Router, req *route.Request) <-
 	return ch
 }
 
-// TestExplainSaysWhoWouldWait: the explanation says that the request would wait first, beside the
+// TestExplainSaysWhatWouldWait: the explanation says that the request would wait first, beside the
 // worker that could be chosen.
-func TestExplainSaysWhoWouldWait(t *testing.T) {
+func TestExplainSaysWhatWouldWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := queueing(t, 1, 0, queue.Config{})
 		expect := func(when string, want *explainedWait) {

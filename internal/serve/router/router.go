@@ -40,7 +40,8 @@ type Planes struct {
 // caches. The lock of predictions guards the cache contents which are predicted without events. Prompt
 // lookups take none of the three: they run before mu is taken, or, for a request that waited, while it
 // is held. The index of embeddings has a lock of its own, under which none of these is taken; its
-// lookups, for reading, run where those of prompts do. Each hold is short: one decision, or the events of one record, whose number workers bound.
+// lookups, for reading, run where lookups of prompts do. Each hold is short: one decision, or the events of
+// one record, whose number workers bound.
 // Code never waits for anything under these locks and never takes one under another.
 type Router struct {
 	cfg          Config

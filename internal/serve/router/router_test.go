@@ -361,7 +361,7 @@ func TestRestart(t *testing.T) {
 }
 
 // TestEventsOfALaterLife: events of an epoch that discovery does not confirm, as after a clock was set
-// back between two runs on the same data, do not stay in the index for ever, and do not block those of
+// back between two runs on the same data, do not stay in the index for ever, and do not block events of
 // the real epoch.
 func TestEventsOfALaterLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -591,9 +591,9 @@ func TestLostRetention(t *testing.T) {
 	})
 }
 
-// TestLateRouterAsksWhoIsMissing: a router that starts late on a stream without its beginning reads all
+// TestLateRouterAsksForMissingEvents: a router that starts late on a stream without its beginning reads all
 // there is before it asks, and then asks only the workers whose events it still misses.
-func TestLateRouterAsksWhoIsMissing(t *testing.T) {
+func TestLateRouterAsksForMissingEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		stop := c.startRouter(router.Config{})
@@ -872,7 +872,7 @@ func TestUnreadableRecords(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.registry.Set(disco.Instance{Kind: disco.KindWorker, ID: 1, Epoch: 1, Namespace: "penstock", Component: "backend", Endpoint: "generate", Addr: "nobody", Meta: meta})
+		c.registry.Set(disco.Instance{Kind: disco.KindWorker, ID: 1, Epoch: 1, Namespace: "penstock", Component: "backend", Endpoint: "generate", Addr: "nowhere", Meta: meta})
 		record := func(first uint64, events ...kv.Event) []byte {
 			return kvfeed.AppendRecord(nil, &kvfeed.Record{Worker: kv.Worker{ID: 1}, Epoch: 1, First: first, BlockSize: uint32(card.BlockSize), Events: events})
 		}

@@ -595,7 +595,7 @@ func TestResetStates(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := r.Run(t.Context()); fault.CodeOf(err) != fault.Conflict || !strings.Contains(err.Error(), "does not show") {
-			t.Errorf("where nobody sees routers: %v", err)
+			t.Errorf("where routers are not shown: %v", err)
 		}
 	})
 }

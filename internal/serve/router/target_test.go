@@ -63,7 +63,7 @@ func TestRefusesMissedTarget(t *testing.T) {
 }
 
 // TestMissedTargetWaits: a request which no worker can answer in time waits until a worker has no prefill queued, and
-// those which come later and can meet their target go first.
+// later requests which can meet their target go first.
 func TestMissedTargetWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := targeting(t, 1, route.Targets{TTFT: 100 * time.Millisecond}, route.MissWaits, slog.New(slog.DiscardHandler))

@@ -46,7 +46,7 @@ func (p *processors) Call(_ context.Context, addr, method string, body []byte, r
 		return err
 	}
 	if !req.Features {
-		return fault.New(fault.Internal, "nobody asks for features")
+		return fault.New(fault.Internal, "the request asks for no features")
 	}
 	made := &engine.Preprocessed{Attempt: req.Attempt, Tokens: []kv.Token{1, 2}, Media: []kv.Media{{Hash: 3, Start: 0, End: 1}}, Features: []byte("made by " + addr)}
 	frames := 0

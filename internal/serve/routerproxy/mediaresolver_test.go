@@ -104,7 +104,7 @@ func TestLooks(t *testing.T) {
 		"shows":             {true, true, nil, 1},
 		"refused":           {true, true, fault.InvalidParam("messages[0].content[0]", "no"), 1},
 		"a text of workers": {true, false, nil, 0},
-		"a text of nobody":  {false, false, nil, 1},
+		"a text made here":  {false, false, nil, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			sight := &eyes{answer: shown, err: c.err}
@@ -138,7 +138,7 @@ func TestSights(t *testing.T) {
 		asked     int
 	}{
 		"sees":           {true, true, 1},
-		"nobody can":     {true, false, 1},
+		"no worker can":  {true, false, 1},
 		"texts only":     {false, true, 0},
 		"and cannot see": {false, false, 0},
 	} {

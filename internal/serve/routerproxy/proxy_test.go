@@ -299,7 +299,7 @@ func TestWaits(t *testing.T) {
 		ok    bool
 	}{
 		"another comes":          {true, 5 * time.Second, fault.Unavailable, 7 * time.Second, true},
-		"nobody comes":           {true, 0, fault.Unavailable, 10 * time.Second, false},
+		"none comes":             {true, 0, fault.Unavailable, 10 * time.Second, false},
 		"others are busy":        {true, 5 * time.Second, fault.Overloaded, 7 * time.Second, true},
 		"a first one comes":      {false, 500 * time.Millisecond, fault.Unavailable, time.Second, true},
 		"no first one":           {false, 0, fault.Unavailable, 2 * time.Second, false},
@@ -311,7 +311,7 @@ func TestWaits(t *testing.T) {
 				if tried++; tc.first && tried == 1 || tc.after > 0 && time.Since(began) >= tc.after {
 					return decision(1), nil
 				}
-				return route.Decision{}, fault.New(tc.code, "nobody")
+				return route.Decision{}, fault.New(tc.code, "no worker")
 			}
 			r := newRig(t, Config{}, &book{pick: pick}, func(_ context.Context, _ string, req *engine.Request, send func(*engine.Delta) error) error {
 				if tc.first && time.Since(began) == 0 {

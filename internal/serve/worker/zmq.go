@@ -39,7 +39,7 @@ func (w *Worker) publishOverZMQ(ctx context.Context, ep zmtp.Endpoint, src engin
 	if ep.Port() == 0 {
 		next = ep // the system chooses both
 	}
-	// First, so that who is subscribed can ask.
+	// First, so that subscribers can ask.
 	router, err := zmtp.ListenRouter(next, o)
 	if err != nil {
 		return err

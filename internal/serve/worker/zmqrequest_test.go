@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// FuzzZMQRequest: whoever reaches the port can send anything.
+// FuzzZMQRequest: a client which reaches the port can send anything.
 func FuzzZMQRequest(f *testing.F) {
 	f.Add([]byte{}, binary.BigEndian.AppendUint64(nil, 7), 2)
 	f.Add([]byte("x"), []byte{}, 3)

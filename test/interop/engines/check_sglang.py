@@ -9,7 +9,7 @@ What it proves, of a release in a directory of install.sh:
     single tokens pages of 1: what is predicted is within a block of 32
     pictures      a Qwen2-VL, pages of 16
 
-In each, the cached tokens that Penstock predicts are those that the engine reports.
+In each, Penstock predicts the cached tokens that the engine reports.
 """
 
 import json

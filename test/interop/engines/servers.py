@@ -27,8 +27,8 @@ def free_ports(count):
 
 
 def free_ranges(count, size):
-    """The first ports of ranges that were free a moment ago. They are below those that systems hand out, so that a slow
-    engine finds them free when it comes to bind them."""
+    """The first ports of ranges that were free a moment ago. They are below the ports that systems hand out, so
+    that a slow engine finds them free when it comes to bind them."""
     firsts = []
     while len(firsts) < count:
         first = random.randrange(15000, 30000)

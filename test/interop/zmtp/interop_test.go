@@ -15,7 +15,7 @@ import (
 	"penstock/internal/zmtp"
 )
 
-// sizes are those of messages that both ways must carry.
+// sizes are bytes of messages that both ways must carry.
 var sizes = []int{0, 1, 200, 255, 256, 2000, 20_000, 65_536, 1 << 20, 8 << 20}
 
 // sub is one of our subscriptions.
@@ -264,7 +264,7 @@ func TestPubToSubscribers(t *testing.T) {
 		xsub.send("\x01x")
 		awaitSubscribers(t, p, 2)
 
-		p.Send([]byte("nobody wants this"))
+		p.Send([]byte("no subscriber wants this"))
 		p.Send([]byte("x"), []byte("for XSUB"))
 		xsub.expect("x", "for XSUB")
 		p.Send([]byte("t"), nil, nil, []byte("four frames"))
@@ -282,7 +282,7 @@ func TestPubToSubscribers(t *testing.T) {
 		sub.ask("set", args{"name": "SUBSCRIBE", "value": "later"})
 		xsub.send("\x00x")
 		awaitGone(t, p, 1)
-		p.Send([]byte("x"), []byte("for nobody"))
+		p.Send([]byte("x"), []byte("for no subscriber"))
 		sub.ask("set", args{"name": "UNSUBSCRIBE", "value": "t"})
 		sub.ask("set", args{"name": "UNSUBSCRIBE", "value": "later"})
 		awaitGone(t, p, 0)

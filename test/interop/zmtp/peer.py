@@ -164,7 +164,7 @@ def main():
     for line in sys.stdin:
         try:
             answer = do(json.loads(line))
-        except Exception as e:  # the one who asked decides
+        except Exception as e:  # the caller decides
             answer = {"error": f"{type(e).__name__}: {e}"}
         print(json.dumps(answer), flush=True)
 

@@ -113,7 +113,7 @@ type socket struct {
 	id string
 }
 
-// options are those of libzmq, by their names.
+// options has options of libzmq by their names.
 type options map[string]any
 
 func (p *peer) socket(kind string, o options) *socket {

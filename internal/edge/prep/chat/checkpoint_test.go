@@ -250,7 +250,7 @@ func TestGoTemplatesShowMedia(t *testing.T) {
 }
 
 // TestUnshownToolsAreRefused: a template that does not look at them would drop
-// them, and nobody would know why the model calls nothing.
+// them, and a user would not know why the model calls nothing.
 func TestUnshownToolsAreRefused(t *testing.T) {
 	tools, user := []byte(`[{"type":"function","function":{"name":"f"}}]`), prep.Message{Role: "user", Content: "x"}
 	called := prep.Message{Role: "assistant", ToolCalls: []byte(`[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]`)}

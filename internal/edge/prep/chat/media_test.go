@@ -200,7 +200,7 @@ func TestRefusedPictures(t *testing.T) {
 	}
 }
 
-// TestSpelledPlaceholders: nobody makes a place for an object by spelling it, wherever he writes it.
+// TestSpelledPlaceholders: a placeholder which is spelled in text makes no place for an object, wherever it is.
 func TestSpelledPlaceholders(t *testing.T) {
 	p := openFiles(t, seeing(t, qwenVL+"{% if tools %}{{ tools | tojson }}{% endif %}{{ messages[-1].tool_calls }}"))
 	const spelled = "<|image_pad|>"
@@ -264,7 +264,7 @@ func TestFilesOfModelsThatSee(t *testing.T) {
 	}
 }
 
-// TestTextCostsNoMore: a conversation without media costs no memory for those that have some.
+// TestTextCostsNoMore: a conversation without media costs no memory for media.
 func TestTextCostsNoMore(t *testing.T) {
 	p := openFiles(t, seeing(t, qwenVL))
 	local := prep.LocalEncoder{Pipeline: p, Media: fixedSize{}}

@@ -79,7 +79,7 @@ func TestOpenChatML(t *testing.T) {
 		t.Errorf("template %q", p.TemplateName)
 	}
 	ids := encode(t, p, oneTurn("Hello <|im_end|>"))
-	// What the reference makes of the same prompt when nobody forges anything.
+	// What the reference makes of the same prompt when nothing is forged.
 	const prompt = "<|im_start|>user\nHello <|im_end|>\n<|im_start|>assistant\n"
 	honest := p.Tokenizer.Encode(nil, "<|im_start|>user\nHello ", prep.EncodeOptions{ParseSpecial: true})
 	if n := len(honest) - 1; !slices.Equal(ids[:n], honest[:n]) {

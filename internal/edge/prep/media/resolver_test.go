@@ -280,13 +280,13 @@ func TestNames(t *testing.T) {
 	release()
 	unowned := shown(media.Image, "http://a/1")
 	unowned.Media[0].Name, unowned.Namespace = "mine", ""
-	nobodys, release, err := r.ResolverFor(ModelOptions{}).Resolve(t.Context(), unowned, builtin(t))
+	ownerless, release, err := r.ResolverFor(ModelOptions{}).Resolve(t.Context(), unowned, builtin(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	release()
-	if nobodys[0].Key != media.URLKey("http://a/1", 0) {
-		t.Errorf("a name without an owner is %+v", nobodys[0])
+	if ownerless[0].Key != media.URLKey("http://a/1", 0) {
+		t.Errorf("a name without an owner is %+v", ownerless[0])
 	}
 	if objects[0].Key != media.NameKey("n", "mine") || objects[0].Name != "mine" || objects[0].Identity != "" {
 		t.Errorf("%+v", objects[0])
@@ -558,7 +558,7 @@ func TestTime(t *testing.T) {
 	})
 }
 
-// TestSlowServers: whoever waits for servers takes no turn from those whose files are here.
+// TestSlowServers: a request which waits for servers takes no turn from one whose files are here.
 func TestSlowServers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, err := New(Config{Parallel: 1, Timeout: time.Minute}, &shelf{}, nil)

@@ -9,7 +9,7 @@
 // # What is written
 //
 // The text is JSON without white space. Properties come in the order of the schema; optional ones may be
-// left out, and those which only additionalProperties allows come last. Property names, enum and const
+// left out, and properties which only additionalProperties allows come last. Property names, enum and const
 // values have one spelling, except that a character beyond ASCII may be escaped, because some vocabularies
 // lack its bytes. Other strings may use all escapes of JSON. Every accepted text is valid for the schema,
 // and every accepted prefix can be completed: there are no dead ends.

@@ -12,7 +12,7 @@ type property struct {
 	required bool
 }
 
-// compileObject emits the body of an object's rule: the listed properties in order, then those which
+// compileObject emits the body of an object's rule: the listed properties in order, then properties which
 // additionalProperties allows. A position in an object is the next possible property, and whether a comma
 // precedes it.
 func (c *compiler) compileObject(r int, v *jsonValue) (int32, error) {

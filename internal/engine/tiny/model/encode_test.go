@@ -416,6 +416,6 @@ func TestNewNames(t *testing.T) {
 	}
 	renamed["model.visual.more"] = Tensor{Shape: []int{1}, Data: []float32{1}}
 	if _, err := newModel(t.Context(), cfg, renamedTensors{renamed}, portableKernel{}); err == nil || !strings.Contains(err.Error(), "visual.more") {
-		t.Errorf("a weight that nobody uses: %v", err)
+		t.Errorf("an unused weight: %v", err)
 	}
 }

@@ -138,7 +138,7 @@ func (c *Conn) receiveLocked(m received, h messageHeader, size int, err error) b
 	case err != nil:
 	case h.kind == messageData:
 		err = c.in.accept(h.number, m, size)
-		if kept = err == nil; kept && c.closed { // nobody reads
+		if kept = err == nil; kept && c.closed { // there is no reader
 			c.dropReceivedLocked()
 		}
 		tell(c.readable)
@@ -160,7 +160,7 @@ func (c *Conn) receiveLocked(m received, h messageHeader, size int, err error) b
 	return kept
 }
 
-// dropReceivedLocked takes the messages which have come, so that nobody waits for that.
+// dropReceivedLocked takes the messages which have come, so that the peer does not wait for that.
 func (c *Conn) dropReceivedLocked() {
 	for m, ok := c.in.first(); ok; m, ok = c.in.first() {
 		c.untold += c.in.pop()
@@ -449,7 +449,7 @@ func (c *Conn) Close() error {
 	}
 	tell(c.readable)
 	tell(c.writable)
-	c.reading.Lock() // nobody uses the memory of messages any more
+	c.reading.Lock() // no call uses the memory of messages any more
 	defer c.reading.Unlock()
 	c.writing.Lock()
 	defer c.writing.Unlock()

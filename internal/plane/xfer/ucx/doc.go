@@ -9,8 +9,8 @@
 // process learns an address in another one. So a process which is paused and resumes cannot write to memory
 // of a peer which has given up. The price is one copy more than with rendezvous.
 //
-// UCX has neither encryption nor authentication. Whoever reaches its ports can do to the process what UCX
-// lets peers do; it belongs on networks whose hosts trust each other.
+// UCX has neither encryption nor authentication. A client which reaches its ports can do to the process
+// what UCX lets peers do; it belongs on networks whose hosts trust each other.
 //
 // docs/format/xfer.md documents the messages.
 package ucx

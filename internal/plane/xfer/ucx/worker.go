@@ -61,8 +61,8 @@ type Worker struct {
 		sync.Mutex
 		c       *C.px_worker
 		conns   map[uint64]*Conn
-		peers   map[string]*peer // by address; those which have not failed
-		links   map[uint64]*peer // by id; those whose endpoint is not closed
+		peers   map[string]*peer // by address, unless they have failed
+		links   map[uint64]*peer // by id, until their endpoint is closed
 		last    uint64           // id of a peer
 		closing bool
 	}
@@ -223,7 +223,7 @@ func (w *Worker) handleEventsLocked() bool {
 			w.handleEventLocked(&list[i])
 		}
 	}
-	if w.mu.c.failed != 0 { // an event is lost, so nobody knows what happened
+	if w.mu.c.failed != 0 { // an event is lost, so what happened is unknown
 		w.mu.c.failed = 0
 		for _, c := range w.mu.conns {
 			c.failLocked(errors.New("there was no memory"))

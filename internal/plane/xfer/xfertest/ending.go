@@ -61,7 +61,7 @@ func testTwoWriters(t *testing.T, s *setup) {
 	}
 }
 
-// A descriptor of an earlier life of the owner, and one that nobody gave out.
+// A descriptor of an earlier life of the owner, and one that was not given out.
 func testForeignDescriptors(t *testing.T, s *setup) {
 	dst := make([]byte, 10)
 	tr := s.expect(t, xfer.Incoming{Into: [][]byte{dst}})

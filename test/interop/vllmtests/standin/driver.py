@@ -65,7 +65,7 @@ class Undeclared(Session):
     """An answer with reasoning and calls of which the test declares no functions.
 
     Penstock looks for calls only if a request has tools, and inside reasoning only for
-    those of its functions. So each function that the answer calls is declared before
+    calls of its functions. So each function that the answer calls is declared before
     the text that completes its name is parsed. That begins the session again.
     """
 

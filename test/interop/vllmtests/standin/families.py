@@ -78,8 +78,8 @@ FAMILIES = {
     "deepseekv4": Family("deepseek_v4", "deepseek_v4", True),
 }
 
-# The test files that are run, by family. Of tests/parser those that hold a family's
-# parser, not vLLM's engine.
+# The test files that are run, by family. Of tests/parser the files that hold a
+# family's parser, not vLLM's engine.
 TESTS = {
     "deepseek_v4": ["tests/tool_parsers/test_deepseekv4_tool_parser.py", "tests/parser/engine/test_deepseek_v4.py"],
     "qwen3": ["tests/reasoning/test_qwen3_reasoning_parser.py", "tests/parser/engine/test_qwen3_reasoning.py"],

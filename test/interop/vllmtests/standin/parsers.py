@@ -114,7 +114,7 @@ class Base:
         return [t for t in tokens if isinstance(t, str)] if isinstance(tokens, list) else []
 
     def pieces(self, text: str, ids=None) -> list[str]:
-        """The text of a delta, cut at its special tokens: those of ids, if the test gives some."""
+        """The text of a delta, cut at its special tokens: at tokens of ids, if the test gives some."""
         vocab = self.vocab if ids else {}
         tokens = [t for t in self.special if not ids or vocab.get(t) in ids]
         if not tokens:

@@ -53,7 +53,7 @@ class Tokenizer:
         self.chat_template = None
         self.eos_token_id = None
         self.special = {}
-        self.words = {}  # by id, those that were seen
+        self.words = {}  # by id, once they were seen
         for model, special in SPECIAL.items():
             if model.lower() in name.lower():
                 self.add_tokens(special)
