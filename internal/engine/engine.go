@@ -146,6 +146,8 @@ type Card struct {
 	// EmbeddingRegion is where other processes of the worker's host read its embedding cache (embregion.Owner); "" is
 	// nowhere. The worker sets it.
 	EmbeddingRegion string `json:"embedding_region,omitempty"`
+	// KVConnector says how the engine moves KV blocks between engines of the same make itself; "" if it does not.
+	KVConnector KVConnector `json:"kv_connector,omitempty"`
 	// KVPredicted says that those events are a prediction: the worker derives them from the requests that it
 	// sent and the cached tokens that the engine reported, since the engine reports no KV events.
 	KVPredicted bool `json:"kv_guessed,omitempty"`

@@ -6,8 +6,8 @@ import "fmt"
 // [RoleAggregated] is absent.
 type Role string
 
-// The roles. In this version only aggregated and decode workers are sent requests, each of them whole ones; they ask
-// encode workers.
+// The roles. In this version only aggregated and decode workers are sent whole requests; they ask encode workers. Prefill
+// workers are sent prefill legs, if their engines move KV blocks themselves (Card.KVConnector).
 const (
 	// RoleAggregated is prefill and decode on one worker.
 	RoleAggregated Role = ""
@@ -60,8 +60,8 @@ func (c *Card) UnusedRoleWarning() (w Warning, ok bool) {
 	switch {
 	case c.Role == RoleEncode && c.Encoder == "":
 		w.Detail = "role encode serves nothing with this engine, which encodes no media for others: nothing is sent to the worker"
-	case c.Role == RolePrefill:
-		w.Detail = "role prefill serves nothing in this version: nothing is sent to the worker"
+	case c.Role == RolePrefill && c.KVConnector == "":
+		w.Detail = "role prefill serves nothing in this version with an engine which does not move KV blocks itself: nothing is sent to the worker"
 	default:
 		return Warning{}, false
 	}
