@@ -24,6 +24,8 @@ type Generation struct {
 	// Cached is how many tokens of the prompt the current attempt's worker, or that of its prefill leg, has reported as
 	// cached.
 	Cached int
+	// PrefillWorker is the worker of the current attempt's prefill leg, once that has ended well; zero if there is none.
+	PrefillWorker kv.Worker
 
 	choices       []choiceProgress
 	openChoices   int // choices not done
@@ -135,7 +137,7 @@ func (g *Generation) lackedAbilities() func(*engine.Card) bool {
 func (g *Generation) RunAttempt(ctx context.Context, number uint32, d route.Decision) error {
 	held := g.startAttempt(number, d)
 	defer held.Free()
-	g.legCached, g.toldCached = engine.CachedUnknown, false
+	g.legCached, g.toldCached, g.PrefillWorker = engine.CachedUnknown, false, kv.Worker{}
 	g.accepted, g.failed, g.report, g.Numerics = false, nil, engine.CachedReport{}, g.Workers().NumericsOf(d.Worker.ID)
 	g.Request.Attempt = number
 	g.resumeAttempt()

@@ -118,7 +118,7 @@ func (r *legsRun) run(ctx context.Context) error {
 			}
 		case disagg.CallWhole:
 			r.countOutcome(e.Reason.String())
-			r.g.legCached = engine.CachedUnknown
+			r.g.legCached, r.g.PrefillWorker = engine.CachedUnknown, kv.Worker{}
 			return r.g.callLeg(ctx, engine.LegWhole, nil, r.g.handleFrame)
 		case disagg.DeliverPrefill:
 			r.countOutcome("remote")
@@ -220,6 +220,10 @@ func (r *legsRun) callPrefill(ctx context.Context, ref disagg.AttemptRef) {
 	p := &prefillLeg{
 		ref: ref, by: disagg.Incarnation{Worker: d.Worker, Epoch: epoch}, cancel: cancel, done: make(chan struct{}), cached: engine.CachedUnknown,
 	}
+	if r.prefill == nil {
+		// The prompt is no load of the decode worker, and its first token does not say how fast that worker prefills.
+		r.g.dispatcher.Router.MarkPrefilled(r.g.Route.ID, r.g.Request.Attempt, engine.CachedUnknown)
+	}
 	r.prefill, r.reached = p, false
 	r.todo = r.machine.HandlePrefillPlaced(ref, p.by, r.todo)
 	req := r.g.Request
@@ -239,7 +243,7 @@ func (r *legsRun) callPrefill(ctx context.Context, ref disagg.AttemptRef) {
 		}
 		r.todo = r.machine.CancelLegs(r.todo)
 	case p.err == nil:
-		r.g.legCached = p.cached
+		r.g.legCached, r.g.PrefillWorker = p.cached, p.by.Worker
 		r.todo = r.machine.HandlePrefilled(r.now(), ref, p.by, p.gave(), 0, r.todo)
 	case errors.Is(within.Err(), context.DeadlineExceeded):
 		r.todo = r.machine.Tick(max(r.now(), deadline), r.todo)

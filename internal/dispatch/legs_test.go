@@ -321,6 +321,9 @@ func TestLegs(t *testing.T) {
 				if calls := l.allCalls(); calls != tt.calls {
 					t.Errorf("the calls were\n     %s\nwant %s", calls, tt.calls)
 				}
+				if by := s.g.PrefillWorker.ID; (by != 0) != (tt.cached > 0) || by != 0 && !strings.Contains(tt.calls, fmt.Sprintf("w%d prefill", uint64(by))) {
+					t.Errorf("the prompt was computed by %d", by)
+				}
 				if s.g.Cached != tt.cached {
 					t.Errorf("%d tokens are reported as cached, want %d", s.g.Cached, tt.cached)
 				}
@@ -341,6 +344,21 @@ func (l *legFleet) check(t *testing.T, left int) {
 			t.Errorf("%s was fetched %d times", ref, n)
 		}
 	}
+}
+
+// TestLegsReservations: the router is told of both legs, each under a reservation of its own, and the prompt is no load of the
+// decode worker.
+func TestLegsReservations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLegFleet(nil)
+		if _, err := l.generate(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		const want = "r/1 prefilled -1; r prefill/16 first 2; r prefill/16 freed 1; r/1 first 0; r/1 output 2; r/1 output 2; r/1 freed 4"
+		if log := strings.Join(l.log, "; "); log != want {
+			t.Errorf("the router heard %s\nwant %s", log, want)
+		}
+	})
 }
 
 // TestLegsCancelled: a request whose client goes away leaves no blocks behind, whenever that is.

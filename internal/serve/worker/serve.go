@@ -111,8 +111,11 @@ func (s *callServer) refuseByRole(method string) error {
 	case engine.MethodPing, engine.MethodDescribe, engine.MethodInspect:
 		return nil
 	}
-	if role.TakesRequests() || role == engine.RoleEncode && (method == engine.MethodEncode || method == engine.MethodFetch) {
+	switch {
+	case role.TakesRequests(), role == engine.RoleEncode && (method == engine.MethodEncode || method == engine.MethodFetch):
 		return nil
+	case role == engine.RolePrefill && s.w.card.KVConnector != "" && method == engine.MethodGenerate:
+		return nil // of prefill legs alone, see acceptRequest
 	}
 	err := fault.New(fault.Unimplemented, "worker %d has the role %s and serves no requests; not %.100q", s.w.cfg.ID, role, method)
 	s.w.metrics.countRefused(err)
@@ -257,6 +260,9 @@ func (s *callServer) acceptRequest(body []byte) (*engine.Request, error) {
 	return req, s.admitCall(func() (model string, err error) {
 		if err := engine.DecodeRequest(body, req); err != nil {
 			return "", err
+		}
+		if s.w.card.Role == engine.RolePrefill && req.Leg != engine.LegPrefill {
+			return "", fault.New(fault.Unimplemented, "worker %d has the role %s and serves prefill legs only", s.w.cfg.ID, s.w.card.Role)
 		}
 		return req.Model, req.Validate()
 	})
