@@ -115,7 +115,7 @@ func printRoleGreeting(w io.Writer, l *config.Loaded, s node.Started) {
 		does := "serves"
 		switch l.WorkerRoles()[0] {
 		case engine.RolePrefill:
-			does = "of role prefill, which decode workers ask, is up for"
+			does = "of role prefill, which takes no whole requests, is up for"
 		case engine.RoleEncode:
 			does = "of role encode, which other workers ask, is up for"
 		}

@@ -43,20 +43,33 @@ type Override struct {
 	MoE *MoEQuery `json:"moe_query,omitempty"`
 }
 
+// WorkerRole is a part of a model's workers.
+type WorkerRole uint8
+
+// The roles.
+const (
+	ServingWorkers WorkerRole = iota // which take whole requests and decode legs
+	PrefillWorkers                   // which take prefill legs
+)
+
 // Request asks a router which worker should serve a prompt.
 type Request struct {
 	// ID and Attempt together name the reservation. Attempts are numbered from 1.
 	ID      string
 	Attempt uint32
 	Model   string
-	Tokens  []kv.Token
-	Media   []kv.Media
-	Salt    kv.Salt
+	// Role says among which of the model's workers one is chosen.
+	Role   WorkerRole
+	Tokens []kv.Token
+	Media  []kv.Media
+	Salt   kv.Salt
 	// ExpectedOutput is the client's hint of output tokens; 0 if none.
 	ExpectedOutput int
 	Override       Override
 	// Pin, if its ID is not 0, is the worker which must be chosen.
 	Pin kv.Worker
+	// PrefillPin, if not 0, is the worker which must compute the prompt if another one than the chosen worker does.
+	PrefillPin kv.WorkerID
 	// Allowed, if not empty, are the only workers which may be chosen.
 	Allowed []kv.WorkerID
 	// Exclude are workers which must not be chosen (they failed this request).

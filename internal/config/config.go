@@ -161,7 +161,7 @@ type Config struct {
 		Workers          int      `key:"workers" group:"common" on:"up" default:"2" valid:"1..1024" help:"number of workers; engines that run already have one for each data-parallel rank"`
 		PrefillWorkers   int      `key:"prefill-workers" group:"common" on:"up" valid:"0..1024" help:"number of workers with role prefill, beside those of workers, which are decode workers then, and have long prompts computed by them; engines of this program only"`
 		EncodeWorkers    int      `key:"encode-workers" group:"common" on:"up" valid:"0..1024" help:"number of workers with role encode, which the other workers ask to encode images, videos and sounds; engine tiny only. Each has an embedding cache of its own"`
-		Role             string   `key:"role" group:"common" on:"worker" default:"aggregated" valid:"aggregated|prefill|decode|encode" help:"what the worker is for: aggregated (prefill and decode), decode (which takes whole requests too), encode (media for the others, with engine tiny or a vLLM which does that), or prefill (prompts for decode workers, with engines of this program)"`
+		Role             string   `key:"role" group:"common" on:"worker" default:"aggregated" valid:"aggregated|prefill|decode|encode" help:"what the worker is for: aggregated (prefill and decode), decode (which takes whole requests too), encode (media for the others, with engine tiny or a vLLM which does that), or prefill (prompts for decode workers, with engines of this program or a vLLM which has kv-connector)"`
 		Model            string   `key:"model" group:"common" help:"built-in model to serve, of which each engine has one: penstock-tiny or penstock-sim; empty is the engine's. Not used with --model-path"`
 		ModelPath        string   `key:"model-path" group:"common" on:"up,frontend,worker,router" help:"directory of a Hugging Face checkpoint; engine sim reads all but its weights. In front of engines that run already, and for frontends and routers: where the tokenizer is, if not where the engine or the worker names it"`
 		ServedModelName  []string `key:"served-model-name" group:"common" help:"name that clients use, repeatable; the first is the model's own"`
@@ -236,8 +236,6 @@ type Config struct {
 		ActiveRequestExpiry Duration  `key:"active-request-expiry" default:"10m" help:"time after which a reservation that was neither freed nor renewed is dropped; running requests renew theirs"`
 	} `group:"router" on:"up,frontend,router"`
 
-	Disagg Disagg `group:"router" on:"replay"`
-
 	// Media are the settings for images, videos and audio in requests.
 	Media struct {
 		Identity         string   `key:"media-identity" on:"up,frontend,router" default:"url" valid:"url|bytes|pixels" help:"what images, videos and sounds are known by: url (as sent, data: URIs by their bytes; only the beginning of a file is fetched, for its size), bytes (of the file), or pixels (what it shows, whatever the file); models with frontend-decoding are always known by pixels"`
@@ -263,11 +261,7 @@ type Config struct {
 	} `group:"media" on:"up,frontend,worker,router"`
 
 	// Disagg are the settings of decode workers: where prompts are computed.
-	Disagg struct {
-		Policy                string `key:"disagg-policy" default:"cost" valid:"cost|threshold|always|never" help:"where a decode worker has prompts computed: cost (where it takes less time and delays fewer answers), threshold (by prefill workers if the prompt is long and their queue short), always by prefill workers while there are any, or never; threshold if one of its limits is set and no policy"`
-		MaxLocalPrefillLength int    `key:"max-local-prefill-length" default:"1000" valid:"0..1073741824" help:"tokens of a prompt, without the cached ones, which a decode worker computes itself at most; disagg-policy threshold only"`
-		MaxPrefillQueueSize   int    `key:"max-prefill-queue-size" default:"2" valid:"0..1048576" help:"jobs waiting for a prefill worker from which on decode workers compute prompts themselves; disagg-policy threshold only"`
-	} `group:"engine" on:"up,worker"`
+	Disagg Disagg `group:"engine" on:"up,worker,replay"`
 
 	// Encode are the settings of the media encoders of engine tiny.
 	Encode struct {

@@ -46,6 +46,9 @@ const (
 	ECConsumer = "consumer"
 )
 
+// KVConnectorNIXL is vLLM's NixlConnector (--kv-transfer-config).
+const KVConnectorNIXL = "nixl"
+
 // RemoteEngine is an engine which another program runs, as given by a value of the setting engine. Fields are
 // zero if the value does not set them.
 type RemoteEngine struct {
@@ -77,6 +80,8 @@ type RemoteEngine struct {
 	// ECRole is ECProducer of a vLLM which encodes media for others and generates nothing, ECConsumer of one which takes
 	// what others encoded; "" of neither.
 	ECRole string
+	// KVConnector is KVConnectorNIXL of a vLLM which hands prompts over to others, and takes them; "" of another.
+	KVConnector string
 	// Unchecked disables the comparison of the engine's media token counts with Penstock's.
 	Unchecked bool
 }
@@ -181,7 +186,7 @@ func ParseRemoteEngine(text string) (RemoteEngine, error) {
 
 // engineOptionKeys lists the keys which may follow the URL.
 func engineOptionKeys() []string {
-	return []string{"events", "replay", "snapshot", "ranks", "mode", "block-size", "api-key-file", "name", "model-path", "media", "media-keys", "mm-processor-kwargs", "media-check", "ec-role"}
+	return []string{"events", "replay", "snapshot", "ranks", "mode", "block-size", "api-key-file", "name", "model-path", "media", "media-keys", "mm-processor-kwargs", "media-check", "ec-role", "kv-connector"}
 }
 
 // cutPart is strings.Cut at the first comma outside a JSON object.
@@ -272,6 +277,10 @@ func (e *RemoteEngine) setOption(key, value string) (err error) {
 	case "ec-role":
 		if e.ECRole = value; value != ECProducer && value != ECConsumer {
 			err = fmt.Errorf("%.40q is not one of producer, consumer", value)
+		}
+	case "kv-connector":
+		if e.KVConnector = value; value != KVConnectorNIXL {
+			err = fmt.Errorf("%.40q is not %s", value, KVConnectorNIXL)
 		}
 	case "media-check":
 		if e.Unchecked = value == "off"; value != "on" && value != "off" {
@@ -381,6 +390,10 @@ func (e *RemoteEngine) validate() error {
 		return fmt.Errorf("%s: mm-processor-kwargs: it is the setting of that name of vLLM; leave it out", e)
 	case e.ECRole != "" && e.Kind != EngineVLLM:
 		return fmt.Errorf("%s: ec-role: only vLLM's is spoken (--ec-transfer-config), not the embedding inputs of %s; leave it out", e, e.Kind)
+	case e.KVConnector != "" && e.Kind != EngineVLLM:
+		return fmt.Errorf("%s: kv-connector: only vLLM's is spoken (--kv-transfer-config); leave it out", e)
+	case e.KVConnector != "" && e.Mode == ModePass:
+		return fmt.Errorf("%s: kv-connector: requests which are passed on as they are cannot be divided; leave it out, or mode=pass", e)
 	case e.Mode == ModePass && e.ModelPath != "":
 		return fmt.Errorf("%s: model-path: with mode=pass only the engine makes tokens; leave out one of them", e)
 	}

@@ -2,6 +2,17 @@
 // the clock and the waiting to core/migrate, which decides. It has every kind of task that a frontend or a
 // router process gives to workers: [Generation], [Passthrough], [Embedding] and [Preprocessing]. Each asks
 // the router, and calls the worker with a bound on its silence.
+//
+// # Legs
+//
+// A generation whose worker's engine moves KV blocks itself (engine.Card.KVConnector) is served as two legs, if the
+// model has prefill workers with that connector: first a prefill leg on one of them, then a decode leg on the
+// attempt's worker with what the first gave. That happens inside of one attempt, in the place of the one call which
+// it makes otherwise. So the router's choice by load stays the choice of the decode worker, and streaming,
+// cancelling and moving to another worker know nothing of legs: an attempt which moves begins its legs anew, with
+// the tokens so far as a part of the prompt. The steps are those of [disagg.Legs]; the router chooses the prefill
+// worker by what its cache has and by its load, with a reservation of its own ([route.PrefillWorkers]). A request
+// is served whole where legs are of no use or fail too often, never refused.
 package dispatch
 
 import (
@@ -17,6 +28,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"penstock/core/disagg"
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/migrate"
@@ -85,8 +97,21 @@ type Dispatcher struct {
 	Log     *obs.Throttle
 	// Tracer, if not nil, gets a span for each attempt.
 	Tracer *obs.Tracer
+	// Legs says how requests are divided; the zero value is good.
+	Legs LegsConfig
 
 	nextWorker atomic.Uint64 // round-robin position among workers that make prompts
+	legRuns    atomic.Uint64 // attempts which were divided
+}
+
+// maxLegAttempts bounds LegsConfig.MaxAttempts.
+const maxLegAttempts = 16
+
+// nextLegs returns the first reference of an attempt which is divided, which has maxLegAttempts of them. They do not leave
+// the process, except as numbers of reservations.
+func (r *Dispatcher) nextLegs() disagg.AttemptRef {
+	n := r.legRuns.Add(1) * maxLegAttempts
+	return disagg.AttemptRef{Epoch: n>>32 + 1, Attempt: uint32(n)}
 }
 
 // errSink ends the attempts of a task whose answer is no longer taken.

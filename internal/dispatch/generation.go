@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 
+	"penstock/core/disagg"
 	"penstock/core/kv"
 	"penstock/core/route"
-	"penstock/internal/bounded"
 	"penstock/internal/engine"
 )
 
@@ -20,8 +21,11 @@ type Generation struct {
 
 	// Numerics are of the current attempt's worker; "" if unknown.
 	Numerics string
-	// Cached is how many tokens of the prompt the current attempt's worker has reported as cached.
+	// Cached is how many tokens of the prompt the current attempt's worker, or that of its prefill leg, has reported as
+	// cached.
 	Cached int
+	// PrefillWorker is the worker of the current attempt's prefill leg, once that has ended well; zero if there is none.
+	PrefillWorker kv.Worker
 
 	choices       []choiceProgress
 	openChoices   int // choices not done
@@ -33,6 +37,16 @@ type Generation struct {
 	failed   []engine.FailedObject // for which the worker refuses it
 	report   engine.CachedReport
 	delta    engine.Delta
+	// legCached is what the worker of the prefill leg has reported as cached; engine.CachedUnknown if there was none.
+	// toldCached says that the sink was told of Cached.
+	legCached  int
+	toldCached bool
+
+	// failedLegs counts decode legs which failed, and failedPrefill are the prefill workers of this and earlier attempts
+	// which are not to be called again. background has the calls of prefill legs and releases.
+	failedLegs    int
+	failedPrefill []disagg.Incarnation
+	background    sync.WaitGroup
 }
 
 // GenerationSink takes what the attempts of a generation deliver. An error ends the generation and is its
@@ -65,8 +79,9 @@ type choiceProgress struct {
 // errEnough ends a call whose further tokens are not needed.
 var errEnough = errors.New("dispatch: every choice has ended")
 
-// Generate makes attempts, numbered from first, until every choice is done.
+// Generate makes attempts, numbered from first, until every choice is done. It returns after all calls which they made.
 func (r *Dispatcher) Generate(ctx context.Context, g *Generation, first uint32) error {
+	defer g.background.Wait()
 	g.choices = make([]choiceProgress, g.Request.Choices)
 	for i := range g.choices {
 		c := &g.choices[i]
@@ -102,14 +117,19 @@ func (g *Generation) ChooseWorker(ctx context.Context, number uint32, failed []k
 	if g.firstNumerics != "" {
 		strange = g.Workers().WorkersWhere(func(c *engine.Card) bool { return c.Numerics != g.firstNumerics })
 	}
-	var lacks func(*engine.Card) bool
+	return g.routeTask(ctx, number, failed, strange, g.lackedAbilities())
+}
+
+// lackedAbilities returns a function which reports whether a worker lacks what the request needs; nil if it needs nothing.
+func (g *Generation) lackedAbilities() func(*engine.Card) bool {
 	schema, lent := g.Request.OutputSchema != nil, !g.Request.FeaturesAt.IsZero()
-	if features := lent || len(g.Request.Features) > 0; schema || features {
-		lacks = func(c *engine.Card) bool {
-			return schema && !c.StructuredOutput || features && !c.Features || lent && !c.Fetches
-		}
+	features := lent || len(g.Request.Features) > 0
+	if !schema && !features {
+		return nil
 	}
-	return g.routeTask(ctx, number, failed, strange, lacks)
+	return func(c *engine.Card) bool {
+		return schema && !c.StructuredOutput || features && !c.Features || lent && !c.Fetches
+	}
 }
 
 // RunAttempt makes one attempt on the worker that was chosen and reserved for it. It returns nil when every
@@ -117,15 +137,20 @@ func (g *Generation) ChooseWorker(ctx context.Context, number uint32, failed []k
 func (g *Generation) RunAttempt(ctx context.Context, number uint32, d route.Decision) error {
 	held := g.startAttempt(number, d)
 	defer held.Free()
+	g.legCached, g.toldCached, g.PrefillWorker = engine.CachedUnknown, false, kv.Worker{}
 	g.accepted, g.failed, g.report, g.Numerics = false, nil, engine.CachedReport{}, g.Workers().NumericsOf(d.Worker.ID)
 	g.Request.Attempt = number
 	g.resumeAttempt()
 	if g.tellSink(AttemptRouted) != nil {
 		return errSink
 	}
-	body := engine.AppendRequest(bounded.TakeBuffer(), &g.Request)
-	err := g.callRouted(ctx, engine.MethodGenerate, body, g.handleFrame)
-	bounded.RecycleBuffer(body) // planes keep nothing of it
+	var err error
+	if legs := g.planLegs(); legs != nil {
+		err = legs.run(ctx)
+		g.failedPrefill = append(g.failedPrefill, legs.machine.Failed()...)
+	} else {
+		err = g.callLeg(ctx, engine.LegWhole, nil, g.handleFrame)
+	}
 	switch {
 	case g.sinkErr != nil:
 		return errSink
@@ -186,6 +211,7 @@ func (g *Generation) handleFrame(frame []byte) error {
 	if err := g.handleReported(d); err != nil {
 		return err
 	}
+	d.Cached = max(d.Cached, g.legCached)
 	c := &g.choices[d.Choice]
 	c.ended = d.Finish != engine.NotFinished
 	if c.done { // by a stop string, which the engine does not know
@@ -210,7 +236,12 @@ func (g *Generation) handleReported(d *engine.Delta) error {
 		return engine.ContractError("a number of cached tokens that cannot be", nil)
 	}
 	g.dispatcher.Router.RecordFirstToken(g.Route.ID, g.Request.Attempt, cached)
-	g.Cached = cached
+	// Clients are told what the prefill leg had cached: the decode worker counts no blocks which came from there.
+	cached = max(cached, g.legCached)
+	if g.toldCached && cached == g.Cached {
+		return nil
+	}
+	g.Cached, g.toldCached = cached, true
 	return g.tellSink(AttemptReported)
 }
 

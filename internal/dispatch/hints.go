@@ -23,6 +23,7 @@ type routingHints struct {
 	PriorityJump   time.Duration   `json:"priority_jump_ns,omitempty"`
 	ExpectedOutput int             `json:"expected_output,omitempty"`
 	Client         string          `json:"client,omitempty"` // 16 hexadecimal digits
+	PrefillPin     kv.WorkerID     `json:"prefill_worker_id,omitempty"`
 }
 
 // EncodeHints returns req's wishes for the choice of a worker, without the pinned worker, in the form
@@ -31,6 +32,7 @@ func EncodeHints(req *route.Request) []byte {
 	h := routingHints{
 		Allowed: req.Allowed, SessionID: req.Session.ID, SessionLast: req.Session.Last,
 		StrictPriority: req.Priority.Strict, PriorityJump: req.Priority.Jump, ExpectedOutput: req.ExpectedOutput,
+		PrefillPin: req.PrefillPin,
 	}
 	if req.Client != 0 {
 		h.Client = fmt.Sprintf("%016x", req.Client)
@@ -67,7 +69,7 @@ func ApplyHints(b []byte, req *route.Request) error {
 	if h.Override != nil {
 		req.Override = *h.Override
 	}
-	req.Allowed, req.ExpectedOutput = h.Allowed, max(0, h.ExpectedOutput)
+	req.Allowed, req.ExpectedOutput, req.PrefillPin = h.Allowed, max(0, h.ExpectedOutput), h.PrefillPin
 	req.Priority = queue.Priority{Strict: h.StrictPriority, Jump: h.PriorityJump}
 	req.Session = route.Session{ID: h.SessionID, Last: h.SessionLast}
 	return nil

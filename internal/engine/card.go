@@ -110,6 +110,7 @@ func (c *Card) Validate() error {
 	check(c.ToolParser == "" || isPrintableName(c.ToolParser), "tool_parser must be at most %d printable bytes", maxName)
 	check(c.EmbeddingRegion == "" || isPrintableName(c.EmbeddingRegion), "embedding_region must be at most %d printable bytes", maxName)
 	check(c.MediaKeys == "" || isPrintableName(c.MediaKeys), "media_keys must be at most %d printable bytes", maxName)
+	check(c.KVConnector == "" || isPrintableName(string(c.KVConnector)), "kv_connector must be at most %d printable bytes", maxName)
 	check(c.ReasoningParser == "" || isPrintableName(c.ReasoningParser), "reasoning_parser must be at most %d printable bytes", maxName)
 	check(len(c.ProcessorArgs) <= MaxProcessorArgs && (c.ProcessorArgs == "" || json.Valid([]byte(c.ProcessorArgs))), "mm_processor_kwargs must be JSON of at most %d bytes", MaxProcessorArgs)
 	check(len(c.Adapters) <= maxAdapters, "%d adapters, at most %d are allowed", len(c.Adapters), maxAdapters)

@@ -35,12 +35,12 @@ type sharedField struct {
 //   - media, attaches, media_keys, media_decoder, mm_processor_kwargs: the media of a request are accepted,
 //     identified, decoded and counted in one way.
 //
-// Fields in which workers of one model may differ are left out. blocks, ranks, engine, max_num_batched_tokens
-// and experts are the worker's size, make and place in the fleet. numerics divides the workers of a model
-// into groups that continue each other's streams exactly, which is checked for each stream. guided,
-// preprocess, embeddings, passes, features, media_miscounted, kv_events, kv_guessed, no_reuse, exchange and
-// embedding_region are abilities: a request that needs one is routed to a worker that has it, as is a request for an adapter.
-// role divides the work on one model.
+// Fields in which workers of one model may differ are left out. blocks, ranks, engine, max_num_batched_tokens and
+// experts are the worker's size, make and place in the fleet. numerics divides the workers of a model into groups
+// that continue each other's streams exactly, which is checked for each stream. guided, preprocess, embeddings,
+// passes, features, media_miscounted, kv_events, kv_connector, kv_guessed, no_reuse, exchange and embedding_region
+// are abilities: a request that needs one is routed to a worker that has it, as is a request for an adapter. role
+// divides the work on one model.
 //
 // A prefill worker computes blocks for others: numerics must be equal. An encode worker encodes media for
 // others: media and mm_processor_kwargs must be, and encoder where both cards know theirs; it is no part of the

@@ -147,9 +147,11 @@ type Card struct {
 	// EmbeddingRegion is where other processes of the worker's host read its embedding cache (embregion.Owner); "" is
 	// nowhere. The worker sets it.
 	EmbeddingRegion string `json:"embedding_region,omitempty"`
-	// Exchange says how workers of role prefill and decode exchange KV blocks; nil for others, and for those which exchange
-	// none. The worker sets it. Its Epoch is that of the registration.
+	// Exchange says how workers of role prefill and decode exchange KV blocks; nil for other workers, and where none is
+	// exchanged. The worker sets it. Its Epoch is that of the registration.
 	Exchange *disagg.Metadata `json:"exchange,omitempty"`
+	// KVConnector says how the engine moves KV blocks between engines of the same make itself; "" if it does not.
+	KVConnector KVConnector `json:"kv_connector,omitempty"`
 	// KVPredicted says that those events are a prediction: the worker derives them from the requests that it
 	// sent and the cached tokens that the engine reported, since the engine reports no KV events.
 	KVPredicted bool `json:"kv_guessed,omitempty"`

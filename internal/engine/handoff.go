@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"encoding/json"
+
 	"penstock/core/disagg"
 	"penstock/core/fault"
 	"penstock/core/kv"
@@ -71,8 +73,8 @@ type KVLayout struct {
 	Numerics string
 }
 
-// validate checks what the next leg relies on. nil is valid.
-func (h *Handoff) validate() error {
+// Validate checks what the next leg relies on. nil is valid. It returns a *fault.Error of code Invalid, or nil.
+func (h *Handoff) Validate() error {
 	if h == nil {
 		return nil
 	}
@@ -81,6 +83,8 @@ func (h *Handoff) validate() error {
 		return fault.InvalidParam("handoff", "the handoff is empty")
 	case len(h.Opaque) > MaxOpaque:
 		return fault.InvalidParam("handoff", "the engine's handoff has %d bytes; at most %d are taken", len(h.Opaque), MaxOpaque)
+	case len(h.Opaque) > 0 && !json.Valid(h.Opaque):
+		return fault.InvalidParam("handoff", "the engine's handoff is not valid JSON")
 	case b == nil:
 	case b.Worker.ID > kv.MaxWorkerID:
 		return fault.InvalidParam("handoff", "worker %d is not below 2^53", b.Worker.ID)
@@ -184,7 +188,7 @@ func (r *PrefillRequest) Validate() error {
 	case r.Budget < 0:
 		return fault.InvalidParam("budget", "a budget of %d ms", r.Budget)
 	}
-	return (&Handoff{Blocks: &r.Into}).validate()
+	return (&Handoff{Blocks: &r.Into}).Validate()
 }
 
 // Prefilled says how far the work on a job is. The prefill worker calls [MethodProgress] with it, and ends the transfer
@@ -258,7 +262,7 @@ func (r *PullRequest) Validate() error {
 	case len(r.Handle) == 0 || len(r.Handle) > MaxHandle:
 		return fault.InvalidParam("handle", "a handle has 1 to %d bytes, not %d", MaxHandle, len(r.Handle))
 	}
-	return (&Handoff{Blocks: &r.From}).validate()
+	return (&Handoff{Blocks: &r.From}).Validate()
 }
 
 // Pulled is a frame of the answer to a PullRequest: the prompt in pieces. The call stays open after the last one, until

@@ -6,8 +6,8 @@ import "fmt"
 // [RoleAggregated] is absent.
 type Role string
 
-// The roles. Only aggregated and decode workers are sent requests, each of them whole ones. They ask encode workers, and
-// decode workers ask prefill workers.
+// The roles. Only aggregated and decode workers are sent whole requests. They ask encode workers, and decode workers ask
+// prefill workers. Prefill workers are sent prefill legs, if their engines move KV blocks themselves (Card.KVConnector).
 const (
 	// RoleAggregated is prefill and decode on one worker.
 	RoleAggregated Role = ""
@@ -60,7 +60,7 @@ func (c *Card) UnusedRoleWarning() (w Warning, ok bool) {
 	switch {
 	case c.Role == RoleEncode && c.Encoder == "":
 		w.Detail = "role encode serves nothing with this engine, which encodes no media for others: nothing is sent to the worker"
-	case c.Role == RolePrefill && c.Exchange == nil:
+	case c.Role == RolePrefill && c.Exchange == nil && c.KVConnector == "":
 		w.Detail = "role prefill serves nothing with this engine, which gives no KV blocks to others: nothing is sent to the worker"
 	default:
 		return Warning{}, false

@@ -54,7 +54,7 @@ func (r *Request) Validate() error {
 	if r.Leg > lastLeg {
 		return fault.InvalidParam("leg", "leg %d is not known here", r.Leg)
 	}
-	if err := r.Handoff.validate(); err != nil {
+	if err := r.Handoff.Validate(); err != nil {
 		return err
 	}
 	if err := r.OutputSchema.validate(); err != nil {

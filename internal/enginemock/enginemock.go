@@ -152,6 +152,10 @@ type Features struct {
 	// Hybrid publishes the events of a second, sliding-window group, which have fewer hashes than their
 	// tokens fill; off.
 	Hybrid Switch
+	// KVTransfer is vLLM's NIXL connector; on. FailKVLoads fails a request whose prefill instance does not answer, as
+	// kv_load_failure_policy "fail" does, with status 500; off, which is "recompute". HideReceived leaves the tokens whose
+	// blocks came from elsewhere out of the reported cached tokens, as vLLM 0.32 does; off.
+	KVTransfer, FailKVLoads, HideReceived Switch
 	// Sequences makes vLLM use the first 32 pictures of a JPEG sequence, at one a second, and SGLang none;
 	// Sampling makes both sample two frames a second of other videos. Without it, the model's processor
 	// receives every frame. RoundUp rounds sounds of other rates than 16 kHz up to whole samples. On.

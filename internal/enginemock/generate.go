@@ -100,15 +100,21 @@ func (s *Server) startGeneration(ctx context.Context, r *rankServer, asks ...pro
 		}
 		a.releases = append(a.releases, account.releaseAll)
 		a.done.Go(func() {
-			received := asks[i].transfer.begin(ctx, req.Prompt)
-			err := l.eng.Generate(ctx, req, func(d *engine.Delta) error {
+			got, err := asks[i].transfer.begin(ctx, req.Prompt)
+			if err != nil {
+				account.releaseAll()
+				a.finishPrompt(err)
+				return
+			}
+			err = l.eng.Generate(ctx, req, func(d *engine.Delta) error {
 				if d.Accepted {
 					a.countAccepted()
 					return nil
 				}
 				account.addTokens(d.Choice, d.Tokens)
-				if d.Cached != engine.CachedUnknown {
-					d.Cached = max(d.Cached, received)
+				d.Tokens = got.spoil(d.Tokens, l.card.VocabSize)
+				if d.Cached != engine.CachedUnknown && !s.cfg.Features.HideReceived.isOn(false) {
+					d.Cached = max(d.Cached, got.tokens)
 				}
 				a.pushDelta(i, d)
 				return nil

@@ -284,7 +284,8 @@ func (s *Server) getState(w http.ResponseWriter, _ *http.Request) {
 	s.mu.Lock()
 	of := s.mu.encoded.stats
 	encodings := object{"encoded": of.Encoded, "loaded": of.Loaded, "missing": of.Missing, "unknown": of.Unknown}
-	transfers := object{"sent": s.mu.sent, "received": s.mu.received, "missed": s.mu.missed}
 	s.mu.Unlock()
-	writeJSON(w, http.StatusOK, object{"dialect": s.cfg.Dialect, "ranks": ranks, "leases": s.countLeases(), "transfers": transfers, "processed": s.Processed(), "encodings": encodings})
+	moved := s.TransferStats()
+	transfers := object{"sent": moved.Sent, "received": moved.Received, "missed": moved.Missed, "reused": moved.Reused}
+	writeJSON(w, http.StatusOK, object{"dialect": s.cfg.Dialect, "ranks": ranks, "leases": moved.Leases, "transfers": transfers, "processed": s.Processed(), "encodings": encodings})
 }

@@ -19,8 +19,11 @@ import (
 
 // Prefill instances keep leases of the blocks which decode instances fetch. A decode instance claims one at the
 // address which the request names, as a real one reads the other's memory there: mocked instances of all processes
-// find each other. Whatever differs from what the prefill instance said finds no lease: the decode instance computes
-// the whole prompt.
+// find each other. Whatever differs from what the prefill instance said, and a lease which has ended, finds none: the
+// decode instance computes the whole prompt, as vLLM 0.29 was seen to do (vllm#52234, where a reference whose lease
+// had expired, and one of an unknown request, gave the right text). A lease which was claimed before gives wrong text with
+// status 200, as there: the blocks have another prompt's values. That was seen of a model with several cache groups; of one
+// with a single group it is not known.
 //
 //	state    event                                        next
 //	none     a prefill ends, or one with a room begins    kept, or pending
@@ -54,6 +57,16 @@ type leaseClaim struct {
 	// Room waits for the prefill to begin and end.
 	Room bool `json:"room"`
 }
+
+// leaseAnswer is the body of the answer to a claim.
+type leaseAnswer struct {
+	Tokens int `json:"tokens"`
+	// Consumed says that the lease was claimed before.
+	Consumed bool `json:"consumed,omitempty"`
+}
+
+// errNoPeer says that the prefill instance does not answer.
+var errNoPeer = errors.New("no prefill instance answers")
 
 // digestTokens identifies a prompt.
 func digestTokens(tokens []kv.Token) uint64 {
@@ -124,13 +137,24 @@ func (s *Server) expireLeasesLocked(now time.Time) {
 	}
 }
 
-// countLeases counts the current leases.
-func (s *Server) countLeases() int {
+// TransferStats counts transfers of blocks between instances.
+type TransferStats struct {
+	// Leases are kept for a decode now. Sent were fetched from here, and Received by this instance.
+	Leases, Sent, Received int
+	// Missed are decodes of this instance which fetched nothing, and Reused claims of what was fetched from here before.
+	Missed, Reused int
+}
+
+// TransferStats returns the counts.
+func (s *Server) TransferStats() TransferStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expireLeasesLocked(time.Now())
-	return len(s.mu.leases)
+	return TransferStats{len(s.mu.leases), s.mu.sent, s.mu.received, s.mu.missed, s.mu.reused}
 }
+
+// EndLeases ends all leases, as if their time were over.
+func (s *Server) EndLeases() { s.dropLeases() }
 
 // postTransfer serves a claim. The answer's status is 404 if there is no such lease.
 func (s *Server) postTransfer(w http.ResponseWriter, r *http.Request) {
@@ -138,29 +162,36 @@ func (s *Server) postTransfer(w http.ResponseWriter, r *http.Request) {
 	if !s.readBody(w, r, &q) {
 		return
 	}
-	tokens, ok := s.takeLease(r.Context(), &q)
+	answer, ok := s.takeLease(r.Context(), &q)
 	if !ok {
 		s.refuseRequest(w, http.StatusNotFound, "no such lease")
 		return
 	}
-	writeJSON(w, http.StatusOK, object{"tokens": tokens})
+	writeJSON(w, http.StatusOK, &answer)
 }
 
 // takeLease ends a lease for the decode which claims it.
-func (s *Server) takeLease(ctx context.Context, q *leaseClaim) (tokens int, ok bool) {
+func (s *Server) takeLease(ctx context.Context, q *leaseClaim) (answer leaseAnswer, ok bool) {
 	if q.Room && !s.awaitPrefill(ctx, q.Key) {
-		return 0, false
+		return answer, false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expireLeasesLocked(time.Now())
+	if s.mu.consumed[q.Key] {
+		s.mu.reused++
+		return leaseAnswer{Consumed: true}, true
+	}
 	l := s.mu.leases[q.Key]
 	if l == nil || l.end.IsZero() || l.prompt != q.Prompt {
-		return 0, false
+		return answer, false
 	}
 	delete(s.mu.leases, q.Key)
+	if !q.Room && len(s.mu.consumed) < maxLeases { // rooms are numbered by those who meet there
+		s.mu.consumed[q.Key] = true
+	}
 	s.mu.sent++
-	return l.tokens, true
+	return leaseAnswer{Tokens: l.tokens}, true
 }
 
 // awaitPrefill waits until a prefill has begun, for at most roomTime, and ended.
@@ -189,8 +220,9 @@ func (s *Server) awaitPrefill(ctx context.Context, key string) bool {
 	}
 }
 
-// claimLease claims a lease at another instance, and returns how many tokens of the prompt it covers.
-func claimLease(ctx context.Context, addr string, q *leaseClaim) (tokens int, err error) {
+// claimLease claims a lease at another instance, and returns how many tokens of the prompt it covers. The error is
+// errNoPeer if nothing answers there.
+func claimLease(ctx context.Context, addr string, q *leaseClaim) (answer leaseAnswer, err error) {
 	limit := claimTime
 	if q.Room {
 		limit = leaseTime
@@ -199,7 +231,7 @@ func claimLease(ctx context.Context, addr string, q *leaseClaim) (tokens int, er
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+"/admin/transfer", bytes.NewReader(marshalJSON(q)))
 	if err != nil {
-		return 0, err
+		return answer, err
 	}
 	client := http.Client{
 		Transport:     &http.Transport{DialContext: (&net.Dialer{Timeout: roomTime}).DialContext, DisableKeepAlives: true},
@@ -207,23 +239,20 @@ func claimLease(ctx context.Context, addr string, q *leaseClaim) (tokens int, er
 	}
 	res, err := client.Do(req)
 	if err != nil {
-		return 0, err
+		return answer, fmt.Errorf("%w: %w", errNoPeer, err)
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return 0, fmt.Errorf("claim at %s: %s", addr, res.Status)
-	}
-	var answer struct {
-		Tokens int `json:"tokens"`
+		return answer, fmt.Errorf("claim at %s: %s", addr, res.Status)
 	}
 	data, err := io.ReadAll(io.LimitReader(res.Body, maxClaim))
 	if err == nil {
 		err = json.Unmarshal(data, &answer)
 	}
-	if err == nil && answer.Tokens < 1 {
+	if err == nil && answer.Tokens < 1 && !answer.Consumed {
 		err = errors.New("a lease without tokens")
 	}
-	return answer.Tokens, err
+	return answer, err
 }
 
 // listenAddr is the address at which other instances find this one.

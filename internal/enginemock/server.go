@@ -50,10 +50,11 @@ type Server struct {
 		encoded    encoderCache
 		leases     map[string]*lease // of blocks which prefills keep for a decode
 		leased     chan struct{}     // closed when a lease is added
+		consumed   map[string]bool   // leases which were claimed; at most maxLeases
 		// Transfers of blocks: to other instances, to this one, and transfers which this one did not get.
-		sent, received, missed int
-		fail                   error
-		stop                   context.CancelFunc
+		sent, received, missed, reused int
+		fail                           error
+		stop                           context.CancelFunc
 	}
 }
 
@@ -74,7 +75,7 @@ func New(cfg Config) (*Server, error) {
 	s.mu.remembered = map[string]mediaInfo{}
 	s.mu.encoded = cfg.newEncoderCache()
 	s.mu.unloaded, s.mu.loads = map[string]Adapter{}, map[string]int{}
-	s.mu.leases, s.mu.leased = map[string]*lease{}, make(chan struct{})
+	s.mu.leases, s.mu.leased, s.mu.consumed = map[string]*lease{}, make(chan struct{}), map[string]bool{}
 	s.mu.adapters = slices.Clone(cfg.Adapters)
 	for _, a := range cfg.Adapters {
 		s.mu.loads[a.Name] = 1

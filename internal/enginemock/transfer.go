@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
 
+	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/splitmix"
 )
@@ -23,26 +25,49 @@ type kvTransfer struct {
 	offer string
 }
 
-// begin fetches the blocks of a decode, or offers the blocks of a prefill. It returns how many tokens of the prompt need
-// not be computed: all but the last, or none if the fetch failed, which no answer mentions.
-func (t *kvTransfer) begin(ctx context.Context, prompt []kv.Token) (received int) {
+// received is what a decode got.
+type received struct {
+	// tokens of the prompt need not be computed: all but the last, or none if the fetch failed.
+	tokens int
+	// garbage says that the blocks were another prompt's, so that the answer is wrong.
+	garbage bool
+}
+
+// begin fetches the blocks of a decode, or offers the blocks of a prefill. A fetch which failed is an error only if the
+// engine fails such requests (kv_load_failure_policy "fail"); else no answer mentions it.
+func (t *kvTransfer) begin(ctx context.Context, prompt []kv.Token) (got received, err error) {
 	switch {
 	case t == nil:
-		return 0
+		return got, nil
 	case t.offer != "":
 		if !t.server.openLease(t.offer, prompt) {
 			t.offer = "" // the room is taken
 			t.server.countReceived(false)
 		}
-		return 0
+		return got, nil
 	}
-	tokens := 0
+	var answer leaseAnswer
 	if t.addr != "" {
 		t.claim.Prompt = digestTokens(prompt)
-		tokens, _ = claimLease(ctx, t.addr, &t.claim) // an error leaves 0
+		answer, err = claimLease(ctx, t.addr, &t.claim)
 	}
-	t.server.countReceived(tokens > 0)
-	return max(0, min(tokens, len(prompt)-1))
+	t.server.countReceived(answer.Tokens > 0)
+	if errors.Is(err, errNoPeer) && t.server.cfg.Features.FailKVLoads.isOn(false) {
+		return got, fault.New(fault.Internal, "Internal server error")
+	}
+	return received{max(0, min(answer.Tokens, len(prompt)-1)), answer.Consumed}, nil
+}
+
+// spoil returns tokens as they are, or others if the answer was made from another prompt's blocks.
+func (r *received) spoil(tokens []kv.Token, vocabulary int) []kv.Token {
+	if !r.garbage {
+		return tokens
+	}
+	wrong := make([]kv.Token, len(tokens))
+	for i, t := range tokens {
+		wrong[i] = kv.Token((int(t) + 1) % vocabulary)
+	}
+	return wrong
 }
 
 // finish ends the prefill of offered blocks.
@@ -92,7 +117,7 @@ func nixlKey(engine, request string, blocks any) string {
 // nixlTransfer returns the transfer to a decode instance of vLLM; nil for other requests.
 func (s *Server) nixlTransfer(c *apiCall) *kvTransfer {
 	p, ok := c.readNIXL()
-	if !ok || !p.RemotePrefill {
+	if !ok || !p.RemotePrefill || !s.cfg.Features.KVTransfer.isOn(true) {
 		return nil
 	}
 	t := &kvTransfer{server: s}
@@ -109,7 +134,7 @@ func (s *Server) nixlTransfer(c *apiCall) *kvTransfer {
 // instance. A prefill that did not end by length returns none, since there is nothing to continue.
 func (s *Server) nixlAnswer(c *apiCall, reason string, cached int) any {
 	p, ok := c.readNIXL()
-	if !ok || !p.RemoteDecode || reason != reasonLength {
+	if !ok || !p.RemoteDecode || reason != reasonLength || !s.cfg.Features.KVTransfer.isOn(true) {
 		return nil
 	}
 	prompt := c.prompts[0].tokens

@@ -87,7 +87,8 @@ type Annotated struct {
 // Metrics answers LLMMetrics after the answer is complete.
 type Metrics struct {
 	Counts TokenCounts
-	Worker kv.Worker // of the last attempt
+	// Worker is that of the last attempt, and Prefill the one which computed the prompt for it; zero if it did itself.
+	Worker, Prefill kv.Worker
 }
 
 // AppendMembers appends the answers as members of an object, each preceded by a comma.
@@ -126,7 +127,7 @@ func (m *Metrics) Append(dst []byte) []byte {
 	} else {
 		number("cached_tokens", int64(m.Counts.Cached))
 	}
-	dst = appendWorkerMembers(dst, m.Worker)
+	dst = appendWorkerMembers(dst, m.Prefill, m.Worker)
 	return append(dst, '}')
 }
 
@@ -147,7 +148,7 @@ func AppendExt(dst []byte, x *AnswerExt) []byte {
 	dst = append(dst, ']')
 	if n := len(x.Attempts); x.WorkerFields && n > 0 {
 		dst = append(dst, ',')
-		dst = appendWorkerFields(dst, x.Attempts[n-1].Worker)
+		dst = appendWorkerFields(dst, x.Attempts[n-1].Prefill, x.Attempts[n-1].Worker)
 	}
 	dst = appendMediaMembers(dst, x)
 	return append(x.Annotated.AppendMembers(dst), '}')
@@ -199,25 +200,27 @@ func appendAttempt(dst []byte, a Attempt) []byte {
 	return append(dst, '}')
 }
 
-func appendWorkerFields(dst []byte, w kv.Worker) []byte {
+func appendWorkerFields(dst []byte, prefill, decode kv.Worker) []byte {
 	dst = append(dst, `"worker_id":{`...)
-	return append(appendWorkerMembers(dst, w), '}')
+	return append(appendWorkerMembers(dst, prefill, decode), '}')
 }
 
-// appendWorkerMembers appends w as both the prefill and the decode worker.
-func appendWorkerMembers(dst []byte, w kv.Worker) []byte {
-	id, rank := uint64(w.ID), uint64(w.Rank)
-	dst = strconv.AppendUint(append(dst, `"prefill_worker_id":`...), id, 10)
-	dst = strconv.AppendUint(append(dst, `,"prefill_dp_rank":`...), rank, 10)
-	dst = strconv.AppendUint(append(dst, `,"decode_worker_id":`...), id, 10)
-	dst = strconv.AppendUint(append(dst, `,"decode_dp_rank":`...), rank, 10)
+// appendWorkerMembers appends the prefill and the decode worker, which is the prefill worker too if that is zero.
+func appendWorkerMembers(dst []byte, prefill, decode kv.Worker) []byte {
+	if prefill.ID == 0 {
+		prefill = decode
+	}
+	dst = strconv.AppendUint(append(dst, `"prefill_worker_id":`...), uint64(prefill.ID), 10)
+	dst = strconv.AppendUint(append(dst, `,"prefill_dp_rank":`...), uint64(prefill.Rank), 10)
+	dst = strconv.AppendUint(append(dst, `,"decode_worker_id":`...), uint64(decode.ID), 10)
+	dst = strconv.AppendUint(append(dst, `,"decode_dp_rank":`...), uint64(decode.Rank), 10)
 	return dst
 }
 
 func appendQueryAnswer(dst []byte, x *AnswerExt) []byte {
 	q := x.Query
 	dst = append(dst, `,"nvext":{`...)
-	dst = appendWorkerFields(dst, q.Worker)
+	dst = appendWorkerFields(dst, kv.Worker{}, q.Worker)
 	dst = strictjson.AppendInt(dst, `,"overlap_blocks":`, q.OverlapBlocks)
 	dst = append(dst, `,"token_ids":`...)
 	dst = strictjson.AppendTokens(dst, q.Tokens)

@@ -145,7 +145,8 @@ type Attempt struct {
 	Prompt        int // index among the request's prompts
 	Number        uint32
 	Worker        kv.Worker
-	OverlapBlocks int // as the router estimated it
+	Prefill       kv.Worker // which computed the prompt for Worker; zero if that did itself
+	OverlapBlocks int       // as the router estimated it
 	// Predicted and Reported are the prompt tokens which the router expected the worker to have cached, and
 	// which the worker reported. Reported is CachedUnknown until then.
 	Predicted, Reported int

@@ -189,6 +189,9 @@ type RequestExt struct {
 	// is none. Rank is dp_rank; nil if not given.
 	Worker kv.WorkerID
 	Rank   *uint32
+	// PrefillWorker is prefill_worker_id: the worker which must compute the prompt, if another one than Worker does; 0 if
+	// there is none.
+	PrefillWorker kv.WorkerID
 	// Tokens is token_data: the prompt, tokenized by the client; nil if not given.
 	Tokens []kv.Token
 	// ExpectedOutput is agent_hints.osl; 0 if none.

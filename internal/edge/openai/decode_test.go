@@ -92,7 +92,7 @@ func TestDecodeChat(t *testing.T) {
 			"decode_worker_id":7,"dp_rank":0,"prefill_worker_id":7,"prefill_dp_rank":4294967295,"agent_hints":{"latency_sensitivity":1.5}}`, func(r *api.Request) {
 			r.Ext = api.RequestExt{
 				Annotations: api.Annotations{Query: api.QueryChunk, FormattedPrompt: true, TokenIDs: true, LLMMetrics: true, RequestID: true},
-				Worker:      7, Rank: ptr(uint32(0)), Priority: queue.Priority{Jump: 1500 * time.Millisecond},
+				Worker:      7, Rank: ptr(uint32(0)), PrefillWorker: 7, Priority: queue.Priority{Jump: 1500 * time.Millisecond},
 			}
 		}},
 		{`"nvext":{"agent_hints":{"latency_sensitivity":9,"priority":0},"request_timestamp_ms":1.5,"cache_control":{"type":"ephemeral","ttl":"5m"},"agent_context":{"session_id":"s"}}`, func(*api.Request) {}},
@@ -113,7 +113,7 @@ func TestDecodeChat(t *testing.T) {
 		{`"nvext":{"greed_sampling":true}`, func(r *api.Request) { r.Temperature = ptr(0.0) }},
 		{`"nvext":{"media_failure":"fail"}`, func(*api.Request) {}},
 		{`"nvext":{"media_failure":"text_only"}`, func(r *api.Request) { r.Ext.MediaFailure = api.TextOnly }},
-		{`"nvext":{"decode_worker_id":5,"prefill_worker_id":6,"agent_context":{"session_id":"x"},"use_raw_prompt":false}`, func(r *api.Request) { r.Ext.Worker = 5 }},
+		{`"nvext":{"decode_worker_id":5,"prefill_worker_id":6,"agent_context":{"session_id":"x"},"use_raw_prompt":false}`, func(r *api.Request) { r.Ext.Worker, r.Ext.PrefillWorker = 5, 6 }},
 	}
 	for _, tt := range tests {
 		body := `{"model":"m","messages":[{"role":"user","content":"hi"}]`

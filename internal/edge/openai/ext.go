@@ -27,11 +27,11 @@ var extTable = api.NewTable([]fieldRow{
 	{Name: "backend_instance_id", Read: (*requestDecoder).readWorker},
 	{Name: "decode_worker_id", Read: (*requestDecoder).readWorker},
 	{Name: "dp_rank", Read: func(d *requestDecoder) error { return d.readUint32(&d.Req.Ext.Rank) }},
-	{Name: "prefill_worker_id", Read: func(d *requestDecoder) error { // there is no separate prefill
-		_, err := d.readWorkerID()
+	{Name: "prefill_worker_id", Read: func(d *requestDecoder) (err error) {
+		d.Req.Ext.PrefillWorker, err = d.readWorkerID()
 		return err
 	}},
-	{Name: "prefill_dp_rank", Read: func(d *requestDecoder) error { // there is no separate prefill
+	{Name: "prefill_dp_rank", Read: func(d *requestDecoder) error { // the worker's rank is the router's choice
 		var rank *uint32
 		return d.readUint32(&rank)
 	}},

@@ -26,6 +26,8 @@ type attempt struct {
 	calls        []*SubRequest
 	cachedTokens int // cached tokens as reported by the engine, or CachedUnknown
 	cachedOther  int // the same as reported by another call than the first
+	// handoff is what the engine gave for the next leg; nil if it gave nothing.
+	handoff *engine.Handoff
 }
 
 // choiceState is the state of one choice.
@@ -54,6 +56,9 @@ func newAttempt(b *Base, req *engine.Request, sink func(*engine.Delta) error) *a
 	for i := range a.choices {
 		c := &a.choices[i]
 		c.maxOutput, c.outputLen = most, len(a.deliveredTokens(i))
+		if req.Leg == engine.LegPrefill {
+			c.maxOutput = min(most, c.outputLen+1)
+		}
 		switch {
 		case req.Done != nil && req.Done[i]:
 			c.finishSent = true
@@ -295,7 +300,7 @@ func (a *attempt) sendDelta(c *choiceState) error {
 }
 
 // finishChoice finishes a choice. The finish of the last choice waits for the engine's report of cached
-// tokens if that is still missing: it comes with the last event.
+// tokens if that is still missing, and for the handoff of a prefill leg: they come with the last event.
 func (a *attempt) finishChoice(index int, tokens []kv.Token, probs []engine.Logprob, finish engine.Finish) error {
 	c := &a.choices[index]
 	a.bufferTokens(index, tokens, probs)
@@ -307,7 +312,7 @@ func (a *attempt) finishChoice(index int, tokens []kv.Token, probs []engine.Logp
 	}
 	c.finish = finish
 	a.unfinished--
-	if a.unfinished == 0 && a.cachedTokens == engine.CachedUnknown {
+	if a.unfinished == 0 && (a.cachedTokens == engine.CachedUnknown || a.req.Leg == engine.LegPrefill) {
 		c.held = true
 		return nil
 	}
@@ -320,6 +325,9 @@ func (a *attempt) sendFinish(index int) error {
 	a.delta = engine.Delta{Attempt: a.req.Attempt, Choice: index, Pos: c.outputLen, Tokens: c.tokens, Logprobs: c.logprobs, Finish: c.finish}
 	if !c.cachedSent || c.cachedPending {
 		a.delta.Cached = a.cachedTokens
+	}
+	if a.unfinished == 0 {
+		a.delta.Handoff = a.handoff
 	}
 	c.cachedSent, c.finishSent, c.held = true, true, false
 	return a.sendDelta(c)

@@ -301,12 +301,25 @@ func (b *Base) checkSupported(req *engine.Request) error {
 		return fault.New(fault.Unimplemented, "the engine of %.100q takes no tokens: send it texts and conversations as they are", card.Name)
 	case len(req.Media) > 0 && !card.AcceptsObjects && len(req.Features) == 0:
 		return fault.InvalidParam("messages", "the engine of %.100q takes images only in the client's own request, and this one was made into tokens; set its mode to %s", card.Name, ModePassthrough)
+	case req.Leg == engine.LegPrefill && card.KVConnector == "":
+		return refuseLeg("the engine of %.100q keeps no KV blocks for others: set kv-connector of the engine, if it has one", card.Name)
+	case req.Leg == engine.LegPrefill && req.Choices > 1:
+		return refuseLeg("the engine of %.100q hands over one choice of a request, not %d", card.Name, req.Choices)
+	case req.Leg == engine.LegEncode:
+		return refuseLeg("the engine of %.100q encodes no media for others", card.Name)
 	case req.OutputSchema != nil && isResumed(req):
 		f := fault.New(fault.Unimplemented, "the engine of %.100q cannot go on in the middle of an answer that is held to a schema; ask again", card.Name)
 		f.Param = engine.SchemaParam
 		return f
 	}
 	return nil
+}
+
+// refuseLeg is the error for a leg which the engine cannot serve.
+func refuseLeg(format string, args ...any) error {
+	err := fault.New(fault.Unimplemented, format, args...)
+	err.Param = "leg"
+	return err
 }
 
 // isResumed reports whether earlier attempts delivered anything.

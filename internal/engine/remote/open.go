@@ -237,6 +237,8 @@ func (p *Probe) FollowPaged(card *engine.Card, remedy, detail string) (CacheSour
 type ProbeResult struct {
 	Tokens int // of output
 	Cached int // of the prompt, engine.CachedUnknown if the engine did not report them
+	// HandsOver says that the engine gave a handoff.
+	HandsOver bool
 }
 
 // ProbePrompt lets an engine generate one token after prompt, to find out what it can do.
@@ -246,18 +248,27 @@ func ProbePrompt(ctx context.Context, client *Client, card *engine.Card, d Diale
 
 // ProbePreprocessed is ProbePrompt for a prompt with media which a processor has processed.
 func ProbePreprocessed(ctx context.Context, client *Client, card *engine.Card, d Dialect, p *engine.Preprocessed) (ProbeResult, error) {
+	return probeRequest(ctx, client, card, d, &engine.Request{Prompt: p.Tokens, Media: p.Media, Features: p.Features})
+}
+
+// ProbePrefillLeg is ProbePrompt for a prefill leg, to find out whether the engine hands over. What it keeps for the decode
+// leg is not fetched: it is free at the end of its lease.
+func ProbePrefillLeg(ctx context.Context, client *Client, card *engine.Card, d Dialect, prompt []kv.Token) (ProbeResult, error) {
+	return probeRequest(ctx, client, card, d, &engine.Request{Prompt: prompt, Leg: engine.LegPrefill})
+}
+
+// probeRequest sends req, whose other fields it sets.
+func probeRequest(ctx context.Context, client *Client, card *engine.Card, d Dialect, req *engine.Request) (ProbeResult, error) {
 	b, err := New(Config{Card: *card, Client: client, Dialect: d})
 	if err != nil {
 		return ProbeResult{}, err
 	}
-	req := &engine.Request{
-		ID: "penstock-probe", Attempt: 1, Choices: 1, Logprobs: -1, Model: card.Name,
-		Prompt: p.Tokens, Media: p.Media, Features: p.Features,
-		Stop: engine.Stop{MaxTokens: 1, IgnoreEOS: true},
-	}
+	req.ID, req.Attempt, req.Choices, req.Logprobs, req.Model = "penstock-probe", 1, 1, -1, card.Name
+	req.Stop = engine.Stop{MaxTokens: 1, IgnoreEOS: true}
 	seen := ProbeResult{Cached: engine.CachedUnknown}
 	err = b.runAttempt(ctx, newAttempt(b, req, func(d *engine.Delta) error {
 		seen.Tokens += len(d.Tokens)
+		seen.HandsOver = seen.HandsOver || d.Handoff != nil
 		if !d.Accepted {
 			seen.Cached = max(seen.Cached, d.Cached)
 		}

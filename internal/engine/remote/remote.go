@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/internal/engine"
 	"penstock/internal/zmtp"
 )
 
@@ -57,6 +58,8 @@ type Spec struct {
 	BlockSize   int    // in tokens; 0 means the engine's own
 	Name        string // of the model that is served; "" means the engine's own
 	ECRole      ECRole
+	// KVConnector is how the engine moves KV blocks itself, according to the settings.
+	KVConnector engine.KVConnector
 	// LoadTimeout is how long Open waits for an engine that is still loading; 0 means DefaultLoadTimeout.
 	LoadTimeout time.Duration
 }

@@ -18,7 +18,7 @@ const maxSalt = 1024
 func appendHead(b []byte, model string, p *remote.SubRequest) ([]byte, error) {
 	b = append(b, `{"model":`...)
 	b = strictjson.AppendString(b, model)
-	b = append(b, `,"stream":true,"stream_options":{"include_usage":true}`...)
+	b = appendLeg(b, p)
 	if salt := p.Request.Salt.Namespace; salt != "" {
 		if len(salt) > maxSalt {
 			return nil, fault.InvalidParam("cache_salt", "the cache salt has %d bytes; this engine takes at most %d", len(salt), maxSalt)
@@ -27,6 +27,22 @@ func appendHead(b []byte, model string, p *remote.SubRequest) ([]byte, error) {
 		b = strictjson.AppendString(b, salt)
 	}
 	return b, nil
+}
+
+// prefillParams are the kv_transfer_params of a prefill leg, with all the members which vLLM's own examples send.
+const prefillParams = `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
+
+// appendLeg appends whether the answer is a stream, and what the engine is told of the transfer of KV blocks. Streams have
+// no kv_transfer_params, so that the answer of a prefill leg is none.
+func appendLeg(b []byte, p *remote.SubRequest) []byte {
+	if p.IsPrefillLeg() {
+		return append(b, `,"stream":false,"kv_transfer_params":`+prefillParams...)
+	}
+	b = append(b, `,"stream":true,"stream_options":{"include_usage":true}`...)
+	if h := p.Handoff(); h != nil {
+		b = append(append(b, `,"kv_transfer_params":`...), h...)
+	}
+	return b
 }
 
 // appendSampling appends the parameters that both dialects name alike. It writes all of them, since the

@@ -69,7 +69,8 @@ func (f logprobFormat) readLogprobs(c *strictjson.Cursor, p *remote.SubRequest) 
 // doneMarker is the data of a stream's last event.
 const doneMarker = "[DONE]"
 
-// handleChunk reads a chunk of either path: choices with token ids, the usage at the end, or an error.
+// handleChunk reads a chunk of either path, or an answer which is no stream: choices with token ids, the usage at the end,
+// what a prefill leg hands over, or an error.
 func handleChunk(p *remote.SubRequest, data []byte, logprobs logprobFormat) error {
 	if string(data) == doneMarker {
 		return io.EOF
@@ -94,6 +95,13 @@ func handleChunk(p *remote.SubRequest, data []byte, logprobs logprobFormat) erro
 		case "usage":
 			if !c.SkipNull() {
 				cached, plain = readCachedTokens(&c), false
+			}
+		case "kv_transfer_params":
+			if c.SkipNull() {
+				continue
+			}
+			if err := p.SetHandoff(c.Raw()); err != nil {
+				return err
 			}
 		case "error":
 			if !c.SkipNull() {

@@ -114,6 +114,9 @@ func (p *serverProbe) complete(ctx context.Context, rc *remote.Config) (err erro
 	if err := p.checkConsumer(card); err != nil {
 		return err
 	}
+	if err := p.checkConnector(ctx, card, rc.Dialect); err != nil {
+		return err
+	}
 	if rc.Dialect != nil {
 		rc.Features = p.findFeatures(ctx, card)
 	}

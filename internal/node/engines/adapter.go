@@ -147,6 +147,9 @@ func specOf(of *config.RemoteEngine, rank, ranks int, key string) remote.Spec {
 	if ranks == 1 {
 		spec.Rank = remote.AnyRank
 	}
+	if of.KVConnector == config.KVConnectorNIXL {
+		spec.KVConnector = engine.NIXLConnector
+	}
 	return spec
 }
 

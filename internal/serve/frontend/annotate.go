@@ -107,7 +107,7 @@ func (a *answerWriter) metricsOf(counts api.TokenCounts) *api.Metrics {
 	}
 	m := &api.Metrics{Counts: counts}
 	if n := len(a.ext.Attempts); n > 0 {
-		m.Worker = a.ext.Attempts[n-1].Worker
+		m.Worker, m.Prefill = a.ext.Attempts[n-1].Worker, a.ext.Attempts[n-1].Prefill
 	}
 	return m
 }

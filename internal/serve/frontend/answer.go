@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/core/kv"
 	"penstock/core/media"
 	"penstock/core/route"
 	"penstock/internal/bounded"
@@ -53,7 +54,7 @@ func (a *answerWriter) handleEvent(event dispatch.AttemptEvent, g *generationTas
 		a.recordAttempt(g.index, g.Request.Attempt, g.Decision, g.counts.Prompt).Inexact = g.IsInexact()
 		return nil
 	case dispatch.AttemptReported:
-		a.recordReported(g.index, g.Request.Attempt, g.Cached)
+		a.recordReported(g.index, g.Request.Attempt, g.Cached, g.PrefillWorker)
 		return nil
 	case dispatch.AttemptAccepted:
 		return a.acceptRequest(g.Decision, g.Numerics)
@@ -70,11 +71,12 @@ func (a *answerWriter) recordAttempt(prompt int, number uint32, d route.Decision
 	return &a.ext.Attempts[len(a.ext.Attempts)-1]
 }
 
-// recordReported records what the worker of an attempt had cached.
-func (a *answerWriter) recordReported(prompt int, number uint32, cached int) {
+// recordReported records what the worker of an attempt had cached, or prefill, which computed the prompt for it; zero if it
+// did itself.
+func (a *answerWriter) recordReported(prompt int, number uint32, cached int, prefill kv.Worker) {
 	for i := range a.ext.Attempts {
 		if t := &a.ext.Attempts[i]; t.Prompt == prompt && t.Number == number {
-			t.Reported = cached
+			t.Reported, t.Prefill = cached, prefill
 		}
 	}
 }

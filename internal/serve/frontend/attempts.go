@@ -19,6 +19,7 @@ func newDispatcher(f *Frontend) *dispatch.Dispatcher {
 		ContextError: contextError,
 		Moves:        f.metrics.migrations, Waiting: f.metrics.waiting,
 		Log: f.throttled, Tracer: f.deps.Tracer,
+		Legs: dispatch.LegsConfig{Outcomes: f.metrics.legs},
 	}
 }
 

@@ -18,6 +18,7 @@ type metrics struct {
 	inflight     prometheus.Gauge
 	waiting      prometheus.Gauge
 	migrations   *prometheus.CounterVec   // kind
+	legs         *prometheus.CounterVec   // outcome
 	rejections   *prometheus.CounterVec   // reason
 	mediaResolve *prometheus.HistogramVec // outcome
 }
@@ -57,6 +58,8 @@ func newMetrics(m *obs.Metrics, ring *keys.Keyring) *metrics {
 			"Prompts that lost their worker and wait for another.").WithLabelValues(),
 		migrations: m.Counter("frontend_migrations_total",
 			"Further attempts after a worker failed: before the first token (new_request), after it (ongoing_request), or when a prompt was to be made (preprocess).", "kind"),
+		legs: m.Counter("frontend_legs_total",
+			"Attempts of requests whose engines move KV blocks themselves, by outcome: remote (a prefill worker computed the prompt), decode_worker_lost, or why the decode worker computed it.", "outcome"),
 		rejections: m.Counter("frontend_rejections_total",
 			"Requests refused before a worker was chosen.", "reason"),
 		mediaResolve: m.Histogram("frontend_media_resolve_seconds",

@@ -308,7 +308,7 @@ func (p *opaqueRequest) finishAnswer(piece *engine.PassthroughChunk) {
 		p.prompt = n
 	}
 	if p.cached = piece.Cached; p.cached != engine.CachedUnknown {
-		p.call.answer.recordReported(0, p.Request.Attempt, p.cached)
+		p.call.answer.recordReported(0, p.Request.Attempt, p.cached, kv.Worker{})
 	}
 }
 

@@ -29,11 +29,14 @@ type typedRequest struct {
 	newWriter writerFactory
 
 	// These are known after checkRequest.
-	pin      kv.Worker
-	session  route.Session
-	sampling engine.Sampling
-	guide    *engine.OutputSchema
-	grammar  *parse.Grammar
+	pin kv.Worker
+	// prefillPin is the worker which must compute the prompt, if another one than the decode worker does; 0 if the client
+	// leaves that to the router.
+	prefillPin kv.WorkerID
+	session    route.Session
+	sampling   engine.Sampling
+	guide      *engine.OutputSchema
+	grammar    *parse.Grammar
 
 	lent engine.Lent // the prompt's features, if they do not go with the request
 
@@ -161,6 +164,9 @@ func (p *typedRequest) checkRequest() (err error) {
 	if p.pin, err = pinnedWorker(p.call.r.Header, p.req.Ext); err != nil {
 		return err
 	}
+	if p.prefillPin, err = pinnedPrefillWorker(p.call.r.Header, p.req.Ext); err != nil {
+		return err
+	}
 	if p.sampling, err = p.samplingOf(); err != nil {
 		return err
 	}
@@ -272,6 +278,7 @@ func (p *typedRequest) newGeneration(i int, prompt prep.Prompt, stop engine.Stop
 		Media:          prompt.Media,
 		Salt:           salt,
 		Pin:            p.pin,
+		PrefillPin:     p.prefillPin,
 		Session:        p.session,
 		ExpectedOutput: q.Ext.ExpectedOutput,
 		Override:       q.Ext.Override,
@@ -432,11 +439,8 @@ func pinnedWorker(h http.Header, ext api.RequestExt) (kv.Worker, error) {
 		}
 		ext.Worker = id
 	}
-	// Disaggregated prefill is not supported yet, but a bad id is an error.
-	if name, v := firstHeader(h, "X-Prefill-Instance-Id", "X-Dynamo-Prefill-Instance-Id"); v != "" {
-		if _, err := parseWorkerID(name, v); err != nil {
-			return kv.Worker{}, err
-		}
+	if _, err := pinnedPrefillWorker(h, ext); err != nil {
+		return kv.Worker{}, err
 	}
 	if name, v := firstHeader(h, "X-Dp-Rank", "X-Dynamo-Dp-Rank"); v != "" {
 		n, err := strconv.ParseUint(v, 10, 32)
@@ -450,6 +454,15 @@ func pinnedWorker(h http.Header, ext api.RequestExt) (kv.Worker, error) {
 		ext.Rank = &rank
 	}
 	return ext.PinnedWorker()
+}
+
+// pinnedPrefillWorker returns the worker which the client demands for the prompt, in a header or else the body; 0
+// if it leaves the choice to the router.
+func pinnedPrefillWorker(h http.Header, ext api.RequestExt) (kv.WorkerID, error) {
+	if name, v := firstHeader(h, "X-Prefill-Instance-Id", "X-Dynamo-Prefill-Instance-Id"); v != "" {
+		return parseWorkerID(name, v)
+	}
+	return ext.PrefillWorker, nil
 }
 
 // sessionOf returns the session of a request, from the header x-session-id or the body. The header takes

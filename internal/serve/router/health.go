@@ -52,7 +52,7 @@ func (r *Router) memberStateLocked(now kv.Mono, m *member) (route.WorkerState, k
 
 // updateStateLocked passes a member's state on to its pool, and admits waiting requests if it changed.
 func (r *Router) updateStateLocked(now kv.Mono, m *member) {
-	if p, _ := r.poolLocked(m.in.Card.Name); p != nil {
+	if p := r.memberPoolLocked(m); p != nil {
 		state, since := r.memberStateLocked(now, m)
 		if p.router.SetState(m.worker, state, since) {
 			r.admitLocked(p)

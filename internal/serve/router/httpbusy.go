@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"penstock/core/fault"
+	"penstock/core/route"
 	"penstock/internal/edge/openai"
 )
 
@@ -95,7 +96,9 @@ func (r *Router) busyRows() []busyRow {
 	defer r.mu.Unlock()
 	table := []busyRow{}
 	for _, p := range r.mu.pools {
-		table = append(table, newBusyRow(p))
+		if p.role == route.ServingWorkers {
+			table = append(table, newBusyRow(p))
+		}
 	}
 	return table
 }

@@ -163,7 +163,7 @@ func (r *Router) workerRowLocked(now kv.Mono, m *member, h workerCache) workerRo
 		Host: m.in.Host, PID: m.in.PID, CachedBlocks: h.blocks,
 	}
 	row.State, row.Problem = r.conditionLocked(now, m, h)
-	p, _ := r.poolLocked(m.in.Card.Name)
+	p := r.memberPoolLocked(m)
 	var l activeseq.Load
 	var others activeseq.LoadShare
 	if p != nil {
@@ -188,7 +188,7 @@ func nameOf(in *disco.Instance) string { return cmp.Or(in.Name, in.Host) }
 // conditionLocked returns the state of a member with the cache state h as operators see it, and its
 // problem; "" if there is none.
 func (r *Router) conditionLocked(now kv.Mono, m *member, h workerCache) (state, problem string) {
-	p, _ := r.poolLocked(m.in.Card.Name)
+	p := r.memberPoolLocked(m)
 	switch {
 	case m.in.Unfit != "":
 		return readiness.StateUnfit, m.in.Unfit + ": it gets no requests; start it with the model's settings, or under another name"

@@ -88,7 +88,7 @@ func (r *Router) upkeepLoads() []feedClaim {
 	r.wakeSyncLocked()
 	for _, m := range r.mu.members {
 		r.updateStateLocked(now, m) // a worker's report expires
-		if p, _ := r.poolLocked(m.in.Card.Name); p != nil && p.active.LoadOf(m.worker).Requests > 0 {
+		if p := r.memberPoolLocked(m); p != nil && p.active.LoadOf(m.worker).Requests > 0 {
 			r.mu.health.ExpectReports(now, m.worker.ID)
 		}
 	}
@@ -123,7 +123,7 @@ func (r *Router) applyReportLocked(now kv.Mono, report engine.LoadReport) {
 	}
 	news := !slices.Equal(m.load.Adapters, report.Adapters)
 	m.load, m.loadAt, m.reported = report, now, true
-	if p, _ := r.poolLocked(m.in.Card.Name); p != nil && news {
+	if p := r.memberPoolLocked(m); p != nil && news {
 		p.router.SetLoaded(m.worker, m.loadedAdapters())
 	}
 	r.updateStateLocked(now, m)

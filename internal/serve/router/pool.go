@@ -13,11 +13,11 @@ import (
 	"penstock/internal/engine"
 )
 
-// modelPool is one model: its workers and what is active on them. The router's mu guards all fields
+// modelPool is one model: its workers of a role and what is active on them. The router's mu guards all fields
 // that are not marked constant.
 type modelPool struct {
-	model          string // constant
-	blockSize      int    // constant
+	poolKey            // constant
+	blockSize      int // constant
 	active         *activeseq.ReservationTable
 	router         *route.Router
 	queue          *queue.Queue // of *queuedRequest
@@ -28,33 +28,59 @@ type modelPool struct {
 	retired bool
 }
 
+// poolKey names a pool.
+type poolKey struct {
+	model string
+	role  route.WorkerRole
+}
+
+// compare orders pools.
+func (k poolKey) compare(other poolKey) int {
+	return cmp.Or(strings.Compare(k.model, other.model), cmp.Compare(k.role, other.role))
+}
+
+// poolKeyOf returns the pool of a card's workers; ok is false for a worker which no request, and no leg of one, is
+// routed to.
+func poolKeyOf(card *engine.Card) (key poolKey, ok bool) {
+	if card.Role.TakesRequests() {
+		return poolKey{card.Name, route.ServingWorkers}, true
+	}
+	_, ok = card.KVConnector.LegOrder()
+	return poolKey{card.Name, route.PrefillWorkers}, ok && card.Role == engine.RolePrefill
+}
+
 // rebuildPoolsLocked makes the pools follow a snapshot, whose members the router has. A model keeps its
 // pool when its last worker is removed: it is then unavailable, not unknown.
 func (r *Router) rebuildPoolsLocked(s *catalog.Snapshot) {
 	r.mu.snapshot = s
-	byModel := map[string][]*member{}
+	byPool := map[poolKey][]*member{}
 	for _, m := range r.mu.members {
-		if !m.in.Card.Role.TakesRequests() {
-			continue
+		if key, ok := poolKeyOf(m.in.Card); ok {
+			byPool[key] = append(byPool[key], m)
 		}
-		byModel[m.in.Card.Name] = append(byModel[m.in.Card.Name], m)
 	}
 	old := r.mu.pools
 	r.mu.pools = nil
-	for _, m := range s.Models {
-		if m.Parent != "" {
-			continue // an adapter is served by the pool of its model
-		}
-		for len(old) > 0 && old[0].model < m.Card.Name {
+	update := func(key poolKey, card *engine.Card) {
+		for len(old) > 0 && old[0].compare(key) < 0 {
 			r.retirePoolLocked(old[0])
 			old = old[1:]
 		}
 		var p *modelPool
-		if len(old) > 0 && old[0].model == m.Card.Name {
+		if len(old) > 0 && old[0].poolKey == key {
 			p, old = old[0], old[1:]
 		}
-		if p = r.updatePoolLocked(p, &m.Card, byModel[m.Card.Name]); p != nil {
+		if p = r.updatePoolLocked(p, key, card, byPool[key]); p != nil {
 			r.mu.pools = append(r.mu.pools, p)
+		}
+	}
+	for _, m := range s.Models {
+		if m.Parent != "" {
+			continue // an adapter is served by the pool of its model
+		}
+		update(poolKey{m.Card.Name, route.ServingWorkers}, &m.Card)
+		if prefill := (poolKey{m.Card.Name, route.PrefillWorkers}); len(byPool[prefill]) > 0 {
+			update(prefill, byPool[prefill][0].in.Card)
 		}
 	}
 	for _, p := range old {
@@ -64,7 +90,7 @@ func (r *Router) rebuildPoolsLocked(s *catalog.Snapshot) {
 
 // updatePoolLocked returns the pool of a model with the given members: old if its block size fits, or if
 // there are no members.
-func (r *Router) updatePoolLocked(old *modelPool, card *engine.Card, members []*member) *modelPool {
+func (r *Router) updatePoolLocked(old *modelPool, key poolKey, card *engine.Card, members []*member) *modelPool {
 	p := old
 	if size := cmp.Or(r.cfg.BlockSize, card.BlockSize); p == nil || p.blockSize != size && len(members) > 0 {
 		var err error
@@ -72,7 +98,7 @@ func (r *Router) updatePoolLocked(old *modelPool, card *engine.Card, members []*
 		if old != nil {
 			busy = old.router.BusyThresholds()
 		}
-		if p, err = r.newPool(card.Name, size, busy); err != nil {
+		if p, err = r.newPool(key, size, busy); err != nil {
 			// The card and the configuration are valid: this is a defect.
 			r.log.Error("cannot route a model", "model", card.Name, "error", err)
 			p = nil
@@ -116,7 +142,7 @@ func (r *Router) retirePoolLocked(p *modelPool) {
 	r.setTargetsLocked(p, nil) // active reservations will not be freed
 }
 
-func (r *Router) newPool(model string, blockSize int, busy route.BusyThresholds) (*modelPool, error) {
+func (r *Router) newPool(key poolKey, blockSize int, busy route.BusyThresholds) (*modelPool, error) {
 	active, err := activeseq.New(activeseq.Config{BlockSize: blockSize, TTL: r.cfg.ReservationTTL, Journal: r.journalLocked()})
 	if err != nil {
 		return nil, err
@@ -131,24 +157,42 @@ func (r *Router) newPool(model string, blockSize int, busy route.BusyThresholds)
 	if err != nil {
 		return nil, err
 	}
-	return &modelPool{model: model, blockSize: blockSize, active: active, router: router, queue: waiting}, nil
+	return &modelPool{poolKey: key, blockSize: blockSize, active: active, router: router, queue: waiting}, nil
 }
 
 // poolLocked returns the pool that serves a model, an alias or an adapter; nil if there is none. adapter
 // is the name if it is an adapter's.
 func (r *Router) poolLocked(name string) (p *modelPool, adapter string) {
+	return r.rolePoolLocked(name, route.ServingWorkers)
+}
+
+// rolePoolLocked is poolLocked for the workers of a role.
+func (r *Router) rolePoolLocked(name string, role route.WorkerRole) (p *modelPool, adapter string) {
 	m := r.mu.snapshot.FindBase(name)
 	if m == nil {
 		return nil, ""
 	}
-	at, ok := slices.BinarySearchFunc(r.mu.pools, m.Card.Name, func(p *modelPool, name string) int { return strings.Compare(p.model, name) })
-	if !ok {
-		return nil, ""
-	}
-	if r.mu.snapshot.Find(name) != m {
+	if p = r.findPoolLocked(poolKey{m.Card.Name, role}); p != nil && r.mu.snapshot.Find(name) != m {
 		adapter = name
 	}
-	return r.mu.pools[at], adapter
+	return p, adapter
+}
+
+// memberPoolLocked returns the pool of a member; nil if there is none.
+func (r *Router) memberPoolLocked(m *member) *modelPool {
+	key, ok := poolKeyOf(m.in.Card)
+	if !ok {
+		return nil
+	}
+	return r.findPoolLocked(key)
+}
+
+func (r *Router) findPoolLocked(key poolKey) *modelPool {
+	at, ok := slices.BinarySearchFunc(r.mu.pools, key, func(p *modelPool, key poolKey) int { return p.compare(key) })
+	if !ok {
+		return nil
+	}
+	return r.mu.pools[at]
 }
 
 // findPool returns the pool that serves model.

@@ -251,8 +251,11 @@ type resolvedModel struct {
 func (r *Router) resolveModel(req *route.Request) (m resolvedModel, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	p, adapter := r.poolLocked(req.Model)
-	if p == nil {
+	p, adapter := r.rolePoolLocked(req.Model, req.Role)
+	switch {
+	case p == nil && req.Role == route.PrefillWorkers:
+		return m, fault.New(fault.Unavailable, "the model %.100q has no prefill worker", req.Model)
+	case p == nil:
 		return m, unknownModel(req.Model)
 	}
 	m = resolvedModel{pool: p, salt: req.Salt, encoders: p.encoders, usesCaches: r.needsOverlapsLocked(p, &req.Override)}

@@ -105,7 +105,7 @@ func (c *cluster) startWorker(id kv.WorkerID, epoch uint64) {
 func (c *cluster) startWorkerOf(id kv.WorkerID, epoch uint64, card engine.Card) {
 	c.t.Helper()
 	e := servetest.New(servetest.Config{Card: card, Step: 10 * time.Millisecond})
-	w, err := worker.New(worker.Config{ID: id, Epoch: epoch}, e, worker.Planes{RPC: c.rpc, Bus: c.bus, Registry: c.registry}, c.wmetrics, slog.New(slog.DiscardHandler))
+	w, err := worker.New(worker.Config{ID: id, Epoch: epoch, Role: card.Role}, e, worker.Planes{RPC: c.rpc, Bus: c.bus, Registry: c.registry}, c.wmetrics, slog.New(slog.DiscardHandler))
 	if err != nil {
 		c.t.Fatal(err)
 	}

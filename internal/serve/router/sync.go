@@ -42,7 +42,7 @@ func (t replicaTables) TableOf(w kv.Worker) *activeseq.ReservationTable {
 	if m == nil {
 		return nil
 	}
-	if p, _ := t.r.poolLocked(m.in.Card.Name); p != nil {
+	if p := t.r.memberPoolLocked(m); p != nil {
 		return p.active
 	}
 	return nil

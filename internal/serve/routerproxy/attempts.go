@@ -32,6 +32,7 @@ func newDispatcher(r *Proxy) *dispatch.Dispatcher {
 		ContextError: contextError,
 		Moves:        r.metrics.migrations, Waiting: r.metrics.waiting,
 		Log: r.throttled, Tracer: r.deps.Tracer,
+		Legs: dispatch.LegsConfig{Outcomes: r.metrics.legs},
 	}
 }
 

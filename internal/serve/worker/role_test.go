@@ -67,6 +67,35 @@ func TestRoles(t *testing.T) {
 	}
 }
 
+// TestPrefillLegs: a prefill worker whose engine moves KV blocks itself takes prefill legs, and nothing else.
+func TestPrefillLegs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, servetest.Config{})
+		card := r.engine.Card()
+		card.KVConnector = engine.NIXLConnector
+		r.engine = servetest.New(servetest.Config{Card: card})
+		r.cfg.Role = engine.RolePrefill
+		r.start(r.engine)
+		defer r.stop()
+		addr := r.registry.Instances()[0].Addr
+		var pong engine.Pong
+		if err := r.rpc.Call(t.Context(), addr, engine.MethodPing, nil, func(frame []byte) error { return json.Unmarshal(frame, &pong) }); err != nil || len(pong.Warnings) != 0 {
+			t.Errorf("warnings %+v, %v", pong.Warnings, err)
+		}
+		for leg, takes := range map[engine.Leg]bool{engine.LegPrefill: true, engine.LegWhole: false, engine.LegDecode: false} {
+			req := request(4)
+			req.Leg = leg
+			_, err := r.generate(t.Context(), addr, req)
+			if takes && err != nil || !takes && (fault.CodeOf(err) != fault.Unimplemented || !strings.Contains(err.Error(), "prefill legs only")) {
+				t.Errorf("leg %d: %v", leg, err)
+			}
+		}
+		if err := r.rpc.Call(t.Context(), addr, engine.MethodEmbed, nil, func([]byte) error { return nil }); fault.CodeOf(err) != fault.Unimplemented {
+			t.Errorf("embed: %v", err)
+		}
+	})
+}
+
 // TestRolesStart: a prefill or encode worker starts beside workers whose cards differ in what it does not share
 // with them, and not beside workers from which it differs in what it does.
 func TestRolesStart(t *testing.T) {

@@ -118,6 +118,8 @@ func (s *callServer) refuseByRole(method string) error {
 	case role.TakesRequests(), role == engine.RoleEncode && (method == engine.MethodEncode || method == engine.MethodFetch),
 		role == engine.RolePrefill && method == engine.MethodPrefill && s.exchange.Load() != nil:
 		return nil
+	case role == engine.RolePrefill && s.w.card.KVConnector != "" && method == engine.MethodGenerate:
+		return nil // of prefill legs alone, see acceptRequest
 	}
 	err := fault.New(fault.Unimplemented, "worker %d has the role %s and serves no requests; not %.100q", s.w.cfg.ID, role, method)
 	s.w.metrics.countRefused(err)
@@ -262,6 +264,9 @@ func (s *callServer) acceptRequest(body []byte) (*engine.Request, error) {
 	return req, s.admitCall(func() (model string, err error) {
 		if err := engine.DecodeRequest(body, req); err != nil {
 			return "", err
+		}
+		if s.w.card.Role == engine.RolePrefill && req.Leg != engine.LegPrefill {
+			return "", fault.New(fault.Unimplemented, "worker %d has the role %s and serves prefill legs only", s.w.cfg.ID, s.w.card.Role)
 		}
 		return req.Model, req.Validate()
 	})

@@ -54,6 +54,7 @@ while [ $# -gt 0 ]; do
       extra+=(--ec-role "${role#ec_}" --ec-store "$PWD/encodings")
       shift
       ;;
+    "vllm --kv-transfer-config") shift ;; # every imitation has that connector
     "sglang --model-path") model="$2"; shift ;;
     "sglang --enable-metrics" | "llamacpp --metrics") metrics=yes ;;
     "trtllm --extra_llm_api_options") # YAML; kv_events_config is a map in one line

@@ -1,6 +1,6 @@
 """Holds Penstock in front of real engines against what the engines say themselves.
 
-    check.py PENSTOCK MODEL [vllm=DIR] [pictures=DIR] [sglang=DIR] [sglang-VERSION=DIR] [llamacpp=DIR]
+    check.py PENSTOCK MODEL [vllm=DIR] [pictures=DIR] [legs=DIR] [sglang=DIR] [sglang-VERSION=DIR] [llamacpp=DIR]
 
 PENSTOCK is the binary, MODEL a directory of make_model.py and each DIR one of
 install.sh. Prints a line for each check, a table of predicted beside reported
@@ -664,7 +664,8 @@ def report():
 
 
 def main(binary, model, *engines):
-    import check_sglang  # which imports this module
+    import check_legs  # which import this module
+    import check_sglang
 
     binary, model = str(pathlib.Path(binary).resolve()), str(pathlib.Path(model).resolve())
     work = pathlib.Path(tempfile.mkdtemp())
@@ -677,7 +678,7 @@ def main(binary, model, *engines):
             at.mkdir()
             print(f"\n--- {kind} {(pathlib.Path(directory) / 'version').read_text().strip()}", flush=True)
             try:
-                scenarios = {"vllm": vllm, "pictures": pictures, "sglang": check_sglang.sglang, "llamacpp": llamacpp}
+                scenarios = {"vllm": vllm, "pictures": pictures, "legs": check_legs.legs, "sglang": check_sglang.sglang, "llamacpp": llamacpp}
                 texts[engine] = scenarios[kind.partition("-")[0]](binary, model, directory, at)
             except (servers.Failed, OSError, KeyError, ValueError) as e:
                 check(f"{kind} can be held against", False, repr(e))

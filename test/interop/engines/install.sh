@@ -3,6 +3,7 @@
 #
 #   install.sh DIR vllm [VERSION TORCH]   vLLM in DIR/vllm-VERSION
 #   install.sh DIR pictures               what that vLLM needs to see, in DIR/pictures-VERSION
+#   install.sh DIR legs                   what that vLLM needs to move KV blocks, in DIR/legs-VERSION
 #   install.sh DIR sglang [VERSION]       SGLang in DIR/sglang-VERSION
 #   install.sh DIR llamacpp               llama.cpp's llama-server in DIR/llamacpp-VERSION
 #
@@ -15,6 +16,7 @@ root="$(cd "$1" && pwd)" engine="$2"
 
 VLLM=0.32.0 TORCH=2.13.0 # the wheel is built against this torch
 TORCHVISION=0.28.0        # and this is built against it too
+NIXL=1.5.1
 SGLANG=0.5.23             # its metadata names its torch
 UV=0.13.9
 LLAMACPP=11434.0.0 # the build number of llama.cpp
@@ -101,6 +103,18 @@ pictures() {
   finish "$at" "$VLLM"
 }
 
+legs() {
+  local at="$root/legs-$VLLM" engine_at
+  done_already "$at"
+  engine_at="$("$here/install.sh" "$root" vllm | tail -1)" || cannot "no vLLM $VLLM: $engine_at"
+  # Its plugin for UCX is inside, and it loads without CUDA.
+  UV_CACHE_DIR="$root/cache" UV_LINK_MODE=hardlink "$root/uv-$UV/bin/uv" pip install -q --python "$engine_at/bin/python" --no-deps \
+    --target "$at" "nixl==$NIXL" "nixl-cu13==$NIXL" >&2 || cannot "no nixl $NIXL for this Python"
+  (cd / && PYTHONPATH="$at" "$engine_at/bin/python" -c 'import nixl' >&2) || cannot "nixl $NIXL does not load"
+  echo "$engine_at" >"$at/engine"
+  finish "$at" "$VLLM"
+}
+
 llamacpp() {
   local at="$root/llamacpp-$LLAMACPP"
   done_already "$at"
@@ -118,7 +132,8 @@ llamacpp() {
 case "$engine" in
 vllm) vllm "${3:-$VLLM}" "${4:-$TORCH}" ;;
 pictures) pictures ;;
+legs) legs ;;
 sglang) sglang "${3:-$SGLANG}" ;;
 llamacpp) llamacpp ;;
-*) echo "no engine $engine: want vllm, pictures, sglang or llamacpp" >&2; exit 2 ;;
+*) echo "no engine $engine: want vllm, pictures, legs, sglang or llamacpp" >&2; exit 2 ;;
 esac

@@ -10,7 +10,8 @@
 #
 # Without a binary it builds one. --quick runs what is there or can be had within
 # three minutes: vLLM, which comes as wheels, and llama.cpp if an earlier run has
-# compiled it, which takes about eight minutes of one core. It leaves out SGLang, of which
+# compiled it, which takes about eight minutes of one core. Engine "legs", which are vLLM that hand prompts over,
+# runs only if it is named: it has not run yet. --quick leaves out SGLang, of which
 # one start takes 35 s of CPU: a release takes about five minutes of two cores.
 # What cannot be installed is left out, and said so loudly.
 #
@@ -24,7 +25,7 @@ while [ $# -gt 0 ]; do
   case "$1" in
   --quick) quick=1 patience=180 limit=900 ;;
   --engines) engines="$2"; shift ;;
-  -*) sed -n '2,20s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  -*) sed -n '2,21s/^# \{0,1\}//p' "$0"; exit 2 ;;
   *) break ;;
   esac
   shift

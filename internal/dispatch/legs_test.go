@@ -1,0 +1,409 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"penstock/core/disagg"
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/route"
+	"penstock/internal/catalog"
+	"penstock/internal/engine"
+)
+
+// legFleet has decode workers 1 and 2 and prefill workers 11 and 12, whose engines are scripted: a prefill engine keeps the
+// blocks of each prompt until a decode engine fetches them, once.
+type legFleet struct {
+	*fleet
+	mu       sync.Mutex // of what calls change
+	d        *Dispatcher
+	prefills []*catalog.Worker
+	// epoch is that of the prefill workers.
+	epoch uint64
+	// held are the references which prefill engines keep blocks for, and fetched how often each was fetched.
+	held, fetched map[string]int
+	given         int
+	calls         []string
+	releases      []string // at any time
+	// fail is asked before a call is served, and may fail it, or wait for its end.
+	fail func(ctx context.Context, call string) error
+	// first is the first token of every answer.
+	first kv.Token
+}
+
+const legAnswer = 4 // tokens
+
+func newLegFleet(change func(c *engine.Card)) *legFleet {
+	l := &legFleet{epoch: 1, held: map[string]int{}, fetched: map[string]int{}, first: 100}
+	card := func(_ kv.WorkerID, c *engine.Card) {
+		c.Role, c.KVConnector, c.Numerics, c.BlockSize = engine.RoleDecode, engine.NIXLConnector, "n", 2
+		if change != nil {
+			change(c)
+		}
+	}
+	l.fleet, l.d = newFleet(2, card)
+	for _, id := range []kv.WorkerID{11, 12} {
+		p := &engine.Card{Role: engine.RolePrefill, KVConnector: engine.NIXLConnector, Numerics: "n", BlockSize: 2}
+		w := &catalog.Worker{Card: p}
+		w.ID, w.Addr = id, fmt.Sprint("w", uint64(id))
+		l.prefills = append(l.prefills, w)
+	}
+	l.d.Router, l.d.Plane, l.d.View = l, l, func() WorkerView { return l }
+	l.d.Limits.MaxWait = time.Second
+	l.d.Legs = LegsConfig{PrefillWait: 10 * time.Second, FirstTokenWait: 20 * time.Second, ReleaseWait: 5 * time.Second}
+	return l
+}
+
+func (l *legFleet) model() *catalog.Model {
+	return &catalog.Model{Workers: l.workers, PrefillWorkers: l.prefills}
+}
+
+func (l *legFleet) WorkerEpoch(id kv.WorkerID) (uint64, bool) {
+	if id > 10 {
+		return l.epoch, true
+	}
+	return 1, true
+}
+
+// Route chooses the first worker of the role.
+func (l *legFleet) Route(_ context.Context, req *route.Request) (route.Decision, error) {
+	from := l.workers
+	if req.Role == route.PrefillWorkers {
+		from = l.prefills
+	}
+	for _, w := range from {
+		if !slices.Contains(req.Exclude, w.ID) && (req.Pin.ID == 0 || req.Pin.ID == w.ID) {
+			l.fleet.held++
+			return route.Decision{Worker: kv.Worker{ID: w.ID}, Addr: w.Addr, BlockSize: 2}, nil
+		}
+	}
+	return route.Decision{}, errNobody
+}
+
+func (l *legFleet) Call(ctx context.Context, addr, _ string, body []byte, recv func(frame []byte) error) error {
+	var req engine.Request
+	if err := engine.DecodeRequest(body, &req); err != nil {
+		return err
+	}
+	call := fmt.Sprintf("%s %s", addr, [...]string{"whole", "prefill", "decode"}[req.Leg])
+	if req.Leg == engine.LegDecode && req.Stop.IgnoreEOS {
+		call = addr + " release"
+	}
+	l.noteCall(call)
+	if err := l.failCall(ctx, call); err != nil {
+		return err
+	}
+	send := func(d engine.Delta) error {
+		d.Attempt = req.Attempt
+		return recv(engine.AppendDelta(nil, &d))
+	}
+	have := 0
+	if len(req.Generated) > 0 {
+		have = len(req.Generated[0])
+	}
+	if req.Leg == engine.LegPrefill {
+		if err := send(engine.Delta{Accepted: true}); err != nil {
+			return err
+		}
+		d := engine.Delta{Pos: have, Tokens: []kv.Token{l.first + kv.Token(have)}, Cached: 2, Finish: engine.FinishLength}
+		if l.first == 99 {
+			d.Finish = engine.FinishStop
+			return send(d)
+		}
+		d.Handoff = &engine.Handoff{Opaque: fmt.Appendf(nil, `{"ref":%q}`, l.keep(addr, len(req.Prompt)+have))}
+		return send(d)
+	}
+	wrong := kv.Token(0)
+	if req.Handoff != nil && !l.fetch(strings.Split(string(req.Handoff.Opaque), `"`)[3], len(req.Prompt)+have) {
+		wrong = 1000 // of another prompt
+	}
+	if err := send(engine.Delta{Accepted: true}); err != nil {
+		return err
+	}
+	if err := l.failCall(ctx, call+", accepted"); err != nil {
+		return err
+	}
+	for pos := have; pos < min(legAnswer, req.Stop.MaxTokens); pos++ {
+		d := engine.Delta{Pos: pos, Tokens: []kv.Token{l.first + kv.Token(pos) + wrong}}
+		if pos == min(legAnswer, req.Stop.MaxTokens)-1 {
+			d.Finish = engine.FinishLength
+		}
+		if err := send(d); err != nil {
+			return err
+		}
+		if err := l.failCall(ctx, fmt.Sprint(call, " ", pos)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// noteCall logs a call. Releases run beside the calls of the next attempt.
+func (l *legFleet) noteCall(call string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if strings.HasSuffix(call, "release") {
+		l.releases = append(l.releases, call)
+	} else {
+		l.calls = append(l.calls, call)
+	}
+}
+
+func (l *legFleet) failCall(ctx context.Context, call string) error {
+	if l.fail == nil {
+		return nil
+	}
+	return l.fail(ctx, call)
+}
+
+// keep keeps the blocks of a prompt of so many tokens, and returns their reference.
+func (l *legFleet) keep(addr string, tokens int) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.given++
+	ref := fmt.Sprint(addr, "/", l.given)
+	l.held[ref] = tokens
+	return ref
+}
+
+// fetch reports whether the blocks of a reference are those of a prompt of so many tokens, and frees them.
+func (l *legFleet) fetch(ref string, tokens int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fetched[ref]++
+	right := l.held[ref] == tokens
+	delete(l.held, ref)
+	return right
+}
+
+// allCalls returns the calls, the releases last.
+func (l *legFleet) allCalls() string { return strings.Join(slices.Concat(l.calls, l.releases), "; ") }
+
+// generate runs a request with a prompt of five tokens, and returns its answer.
+func (l *legFleet) generate(ctx context.Context) (*sink, error) {
+	g := &Generation{Request: engine.Request{Prompt: []kv.Token{7, 8, 9, 10, 11}, Choices: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: legAnswer}}}
+	s := &sink{g: g}
+	g.Route, g.Workers, g.Sink = route.Request{ID: "r"}, l.model, s
+	return s, l.d.Generate(ctx, g, 1)
+}
+
+var errDead = fault.New(fault.Unavailable, "dead")
+
+// failAt fails the calls which are listed.
+func failAt(err error, calls ...string) func(context.Context, string) error {
+	return func(_ context.Context, call string) error {
+		if slices.Contains(calls, call) {
+			return err
+		}
+		return nil
+	}
+}
+
+// hangAt lets the listed calls wait for their end.
+func hangAt(calls ...string) func(context.Context, string) error {
+	return func(ctx context.Context, call string) error {
+		if !slices.Contains(calls, call) {
+			return nil
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	}
+}
+
+// TestLegs: whatever fails, the answer is that of a request which is served whole, no reference is fetched twice, and no
+// blocks are left behind where the prefill worker lives.
+func TestLegs(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(l *legFleet)
+		calls  string
+		cached int
+		left   int // references whose blocks end with their lease
+	}{
+		{"two legs", nil, "w11 prefill; w1 decode", 2, 0},
+		{
+			"a prefill worker is killed", func(l *legFleet) { l.fail = failAt(errDead, "w11 prefill") },
+			"w11 prefill; w12 prefill; w1 decode", 2, 0,
+		},
+		{
+			"both are killed", func(l *legFleet) { l.fail = failAt(errDead, "w11 prefill", "w12 prefill") },
+			"w11 prefill; w12 prefill; w1 whole", 0, 0,
+		},
+		{
+			"a prefill worker is silent", func(l *legFleet) { l.fail = hangAt("w11 prefill") },
+			"w11 prefill; w12 prefill; w1 decode", 2, 0,
+		},
+		{
+			"a prefill engine knows no legs", func(l *legFleet) {
+				l.fail = failAt(fault.New(fault.Unimplemented, "no legs"), "w11 prefill", "w12 prefill")
+			},
+			"w11 prefill; w12 prefill; w1 whole", 0, 0,
+		},
+		{
+			"a prompt is refused", func(l *legFleet) { l.fail = failAt(fault.New(fault.Invalid, "too long"), "w11 prefill") },
+			"w11 prefill; w1 whole", 0, 0,
+		},
+		{
+			"the decode worker does not answer", func(l *legFleet) { l.fail = failAt(errDead, "w1 decode") },
+			"w11 prefill; w1 decode; w11 prefill; w2 decode; w2 release", 2, 0,
+		},
+		{
+			"the decode worker is killed before its first token", func(l *legFleet) { l.fail = failAt(errDead, "w1 decode, accepted") },
+			"w11 prefill; w1 decode; w11 prefill; w2 decode", 2, 0,
+		},
+		{
+			"the decode worker is killed after its first token", func(l *legFleet) { l.fail = failAt(errDead, "w1 decode 1") },
+			"w11 prefill; w1 decode; w11 prefill; w2 decode", 2, 0,
+		},
+		{
+			"decode engines cannot fetch", func(l *legFleet) {
+				l.fail = failAt(fault.New(fault.EngineError, "Internal server error"), "w1 decode")
+			},
+			"w11 prefill; w1 decode; w11 prefill; w1 decode; w1 whole", 0, 2,
+		},
+		{
+			"the first token is late", func(l *legFleet) { l.fail = hangAt("w1 decode, accepted") },
+			"w11 prefill; w1 decode; w1 whole", 0, 0,
+		},
+		{
+			"no decode leg ends well", func(l *legFleet) {
+				l.d.Limits.MaxFailures = 9
+				l.fail = failAt(errDead, "w1 decode, accepted", "w2 decode, accepted")
+			},
+			"w11 prefill; w1 decode; w11 prefill; w2 decode; w1 whole", 0, 0,
+		},
+		{"the first token ends the answer", func(l *legFleet) { l.first = 99 }, "w11 prefill", 2, 0},
+		{"no prefill workers", func(l *legFleet) { l.prefills = nil }, "w1 whole", 0, 0},
+		{"prefill workers which the router refuses", func(l *legFleet) {
+			for _, w := range l.prefills {
+				w.Card.Numerics = "other"
+			}
+		}, "w1 whole", 0, 0},
+		{"another connector", func(l *legFleet) {
+			for _, w := range l.workers {
+				w.Card.KVConnector = "of a later version"
+			}
+		}, "w1 whole", 0, 0},
+		{"decided", func(l *legFleet) {
+			l.d.Legs.Decide = func(in *disagg.SplitInputs) disagg.Decision { return disagg.Decision{Inputs: *in} }
+		}, "w1 whole", 0, 0},
+		{"a restart of the prefill worker between the legs", func(l *legFleet) {
+			l.fail = func(_ context.Context, call string) error {
+				if call == "w11 prefill" {
+					l.epoch = 2
+				}
+				return nil
+			}
+		}, "w11 prefill; w12 prefill; w1 decode", 2, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLegFleet(nil)
+				if tt.change != nil {
+					tt.change(l)
+				}
+				s, err := l.generate(t.Context())
+				want := "[100 101 102 103]"
+				if l.first == 99 {
+					want = "[99]"
+				}
+				if got := fmt.Sprint(s.got); got != want || err != nil {
+					t.Errorf("%s, %v, want %s", got, err, want)
+				}
+				if calls := l.allCalls(); calls != tt.calls {
+					t.Errorf("the calls were\n     %s\nwant %s", calls, tt.calls)
+				}
+				if by := s.g.PrefillWorker.ID; (by != 0) != (tt.cached > 0) || by != 0 && !strings.Contains(tt.calls, fmt.Sprintf("w%d prefill", uint64(by))) {
+					t.Errorf("the prompt was computed by %d", by)
+				}
+				if s.g.Cached != tt.cached {
+					t.Errorf("%d tokens are reported as cached, want %d", s.g.Cached, tt.cached)
+				}
+				l.check(t, tt.left)
+			})
+		})
+	}
+}
+
+// check checks that nothing is left of a request, and that no reference was used twice.
+func (l *legFleet) check(t *testing.T, left int) {
+	t.Helper()
+	if l.fleet.held != 0 || len(l.held) != left {
+		t.Errorf("%d reservations and the blocks of %v are left", l.fleet.held, l.held)
+	}
+	for ref, n := range l.fetched {
+		if n > 1 {
+			t.Errorf("%s was fetched %d times", ref, n)
+		}
+	}
+}
+
+// TestLegsReservations: the router is told of both legs, each under a reservation of its own, and the prompt is no load of the
+// decode worker.
+func TestLegsReservations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLegFleet(nil)
+		if _, err := l.generate(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		const want = "r/1 prefilled -1; r prefill/16 first 2; r prefill/16 freed 1; r/1 first 0; r/1 output 2; r/1 output 2; r/1 freed 4"
+		if log := strings.Join(l.log, "; "); log != want {
+			t.Errorf("the router heard %s\nwant %s", log, want)
+		}
+	})
+}
+
+// TestLegsCancelled: a request whose client goes away leaves no blocks behind, whenever that is.
+func TestLegsCancelled(t *testing.T) {
+	for _, tt := range []struct{ at, calls string }{
+		{"w11 prefill", "w11 prefill"},
+		{"w1 decode", "w11 prefill; w1 decode; w1 release"},
+		{"w1 decode, accepted", "w11 prefill; w1 decode"},
+		{"w1 decode 1", "w11 prefill; w1 decode"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLegFleet(nil)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			l.fail = func(in context.Context, call string) error {
+				if call != tt.at {
+					return nil
+				}
+				cancel()
+				<-in.Done()
+				return in.Err()
+			}
+			if _, err := l.generate(ctx); !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: %v", tt.at, err)
+			}
+			if calls := l.allCalls(); calls != tt.calls {
+				t.Errorf("%s: the calls were %s, want %s", tt.at, calls, tt.calls)
+			}
+			l.check(t, 0)
+		})
+	}
+}
+
+// TestPrefillPin: the worker which a request names computes its prompt; if there is none of that id, the decode
+// worker does.
+func TestPrefillPin(t *testing.T) {
+	for pin, want := range map[kv.WorkerID]string{12: "w12 prefill; w1 decode", 13: "w1 whole"} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLegFleet(nil)
+			g := &Generation{Request: engine.Request{Prompt: []kv.Token{7, 8, 9, 10, 11}, Choices: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: legAnswer}}}
+			g.Route, g.Workers, g.Sink = route.Request{ID: "r", PrefillPin: pin}, l.model, &sink{g: g}
+			err := l.d.Generate(t.Context(), g, 1)
+			if calls := l.allCalls(); err != nil || calls != want {
+				t.Errorf("pinned to %d: %s, %v", pin, calls, err)
+			}
+		})
+	}
+}
