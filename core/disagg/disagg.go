@@ -147,7 +147,7 @@ const (
 	// AbortDecode ends the decode leg of Ref, which has given no token.
 	AbortDecode
 	// ReleaseHandoff tells Peer that what its prefill leg of Ref holds will not be fetched. For vLLM that is a decode
-	// leg which is aborted: without it Peer holds the blocks until the end of its lease.
+	// leg whose answer is dropped: without it Peer holds the blocks until the end of its lease.
 	ReleaseHandoff
 	// DeliverPrefill says that the answer of the prefill leg of Ref is the whole answer.
 	DeliverPrefill

@@ -348,13 +348,38 @@ func (r *legsRun) deliverPrefill() error {
 	return nil
 }
 
+// errPrefillLost is the cause of a decode leg's end when its prefill worker went away before the first token.
+var errPrefillLost = errors.New("dispatch: the prefill worker of a decode leg is gone")
+
+// isLost reports whether a prefill worker is gone, or lives in another epoch.
+func isLost(v WorkerView, by disagg.Incarnation) bool {
+	epoch, known := v.WorkerEpoch(by.Worker.ID)
+	return !known || epoch != by.Epoch
+}
+
+// watchPrefillWorker calls lost when the worker of a prefill leg goes away, until ctx ends.
+func (r *Dispatcher) watchPrefillWorker(ctx context.Context, by disagg.Incarnation, lost func()) {
+	for {
+		view := r.View()
+		if isLost(view, by) {
+			lost()
+			return
+		}
+		select {
+		case <-view.Superseded():
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // errFirstTokenSlow is the cause of a decode leg's end when its first token did not come in time.
 var errFirstTokenSlow = errors.New("dispatch: the first token of a decode leg did not come in time")
 
 // callDecode calls the decode leg. ended says that the attempt has ended with err; else the machine knows how it goes on.
 func (r *legsRun) callDecode(ctx context.Context, e disagg.HandoffEffect) (ended bool, err error) {
 	g, p := r.g, r.prefill
-	if epoch, known := g.dispatcher.View().WorkerEpoch(p.by.Worker.ID); !known || epoch != p.by.Epoch {
+	if isLost(g.dispatcher.View(), p.by) {
 		r.todo = r.machine.HandlePrefillFailed(r.now(), e.Ref, p.by, r.todo)
 		return false, nil
 	}
@@ -363,6 +388,11 @@ func (r *legsRun) callDecode(ctx context.Context, e disagg.HandoffEffect) (ended
 	defer cancel(nil)
 	late := time.AfterFunc(max(0, deadline.Sub(r.now())), func() { cancel(errFirstTokenSlow) })
 	defer late.Stop()
+	waiting, stopWatch := context.WithCancel(within)
+	defer stopWatch()
+	g.background.Go(func() {
+		g.dispatcher.watchPrefillWorker(waiting, p.by, func() { cancel(errPrefillLost) })
+	})
 	first := false
 	err = g.callLeg(within, engine.LegDecode, p.handoff, func(frame []byte) error {
 		err := g.handleFrame(frame)
@@ -370,22 +400,26 @@ func (r *legsRun) callDecode(ctx context.Context, e disagg.HandoffEffect) (ended
 		if !first && (g.outputTokens > 0 || g.choices[0].ended) {
 			first = true
 			late.Stop()
+			stopWatch()
 			r.todo = r.machine.HandleFirstToken(e.Ref, r.todo)
 		}
 		return err
 	})
-	slow := errors.Is(context.Cause(within), errFirstTokenSlow)
+	slow, gone := errors.Is(context.Cause(within), errFirstTokenSlow), errors.Is(context.Cause(within), errPrefillLost)
 	code := fault.CodeOf(err)
 	r.reached = r.reached || code == fault.EngineError // the engine says what it thinks of the leg
 	switch {
 	case first:
 		r.countOutcome("remote")
-		if slow && ctx.Err() == nil {
-			err = fault.New(fault.Unavailable, "worker %d was too slow with its first token", g.Decision.Worker.ID)
+		if (slow || gone) && ctx.Err() == nil { // at the moment of the first token
+			err = fault.New(fault.Unavailable, "the decode leg of worker %d was given up", g.Decision.Worker.ID)
 		}
 		return true, err
 	case ctx.Err() != nil || g.sinkErr != nil || len(g.failed) > 0:
 		return true, err
+	case gone:
+		r.todo = r.machine.HandlePrefillFailed(r.now(), e.Ref, p.by, r.todo)
+		return false, nil
 	case slow:
 		r.todo = r.machine.Tick(max(r.now(), deadline), r.todo)
 		return false, nil

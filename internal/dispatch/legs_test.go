@@ -26,8 +26,9 @@ type legFleet struct {
 	mu       sync.Mutex // of what calls change
 	d        *Dispatcher
 	prefills []*catalog.Worker
-	// epoch is that of the prefill workers.
+	// epoch is that of the prefill workers. news is closed when it has changed.
 	epoch uint64
+	news  chan struct{}
 	// held are the references which prefill engines keep blocks for, and fetched how often each was fetched.
 	held, fetched map[string]int
 	given         int
@@ -42,7 +43,7 @@ type legFleet struct {
 const legAnswer = 4 // tokens
 
 func newLegFleet(change func(c *engine.Card)) *legFleet {
-	l := &legFleet{epoch: 1, held: map[string]int{}, fetched: map[string]int{}, first: 100}
+	l := &legFleet{epoch: 1, news: make(chan struct{}), held: map[string]int{}, fetched: map[string]int{}, first: 100}
 	card := func(_ kv.WorkerID, c *engine.Card) {
 		c.Role, c.KVConnector, c.Numerics, c.BlockSize = engine.RoleDecode, engine.NIXLConnector, "n", 2
 		if change != nil {
@@ -67,10 +68,28 @@ func (l *legFleet) model() *catalog.Model {
 }
 
 func (l *legFleet) WorkerEpoch(id kv.WorkerID) (uint64, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if id > 10 {
 		return l.epoch, true
 	}
 	return 1, true
+}
+
+// Superseded implements WorkerView.
+func (l *legFleet) Superseded() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.news
+}
+
+// restartPrefill gives the prefill workers another epoch.
+func (l *legFleet) restartPrefill() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.epoch++
+	close(l.news)
+	l.news = make(chan struct{})
 }
 
 // Route chooses the first worker of the role.
@@ -298,11 +317,21 @@ func TestLegs(t *testing.T) {
 		{"a restart of the prefill worker between the legs", func(l *legFleet) {
 			l.fail = func(_ context.Context, call string) error {
 				if call == "w11 prefill" {
-					l.epoch = 2
+					l.restartPrefill()
 				}
 				return nil
 			}
 		}, "w11 prefill; w12 prefill; w1 decode", 2, 1},
+		{"a restart of the prefill worker while the decode engine waits for its blocks", func(l *legFleet) {
+			l.fail = func(ctx context.Context, call string) error {
+				if call != "w1 decode, accepted" || l.epoch > 1 {
+					return nil
+				}
+				l.restartPrefill()
+				<-ctx.Done()
+				return ctx.Err()
+			}
+		}, "w11 prefill; w1 decode; w12 prefill; w1 decode", 2, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

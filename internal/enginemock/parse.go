@@ -59,6 +59,7 @@ func (f *Features) switches() map[string]*Switch {
 		"tokens": &f.Tokens, "details": &f.Details, "metrics": &f.Metrics, "dev": &f.Dev, "cumulative": &f.Cumulative, "map-events": &f.MapEvents, "extra-keys": &f.ExtraKeys, "uuids": &f.UUIDs,
 		"push": &f.Push, "binary-hashes": &f.BinaryHashes, "duplicates": &f.Duplicates, "offload": &f.Offload, "hybrid": &f.Hybrid,
 		"jpeg-sequences": &f.Sequences, "frame-sampling": &f.Sampling, "round-up": &f.RoundUp,
+		"kv-transfer": &f.KVTransfer, "fail-kv-loads": &f.FailKVLoads, "hide-received": &f.HideReceived,
 	}
 }
 
