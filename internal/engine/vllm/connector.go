@@ -12,8 +12,8 @@ import (
 // connectorRemedy says how a server with a connector is started.
 const connectorRemedy = `--kv-transfer-config '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'`
 
-// checkConnector checks that the server has the connector of the settings, by a prefill leg: it tells nobody otherwise, and
-// one without a connector would compute each prompt twice without a word.
+// checkConnector checks that the server has the connector of the settings, by a prefill leg. A server
+// says nothing of it elsewhere, and one without a connector would compute each prompt twice without a word.
 func (p *serverProbe) checkConnector(ctx context.Context, card *engine.Card, d remote.Dialect) error {
 	connector, host := p.Config.Spec.KVConnector, p.Config.Spec.URL.Host
 	switch {
