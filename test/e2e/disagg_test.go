@@ -48,15 +48,45 @@ func longRequests(seed int) (requests []map[string]any) {
 
 const blockTokens = 16
 
-// decodeMetrics are what decode workers count: their requests by where the prompts were computed, and tokens.
-type decodeMetrics struct{ remote, local, computed, received int }
+// decodeMetrics are what decode workers count: their requests by where the prompts were computed, tokens, bytes of
+// blocks, and what they encoded.
+type decodeMetrics struct{ remote, local, computed, received, encoded int }
 
-func (s *server) decodeMetrics(labels ...string) decodeMetrics {
+func (s *server) decodeMetrics(workers ...string) (all decodeMetrics) {
 	s.t.Helper()
-	return decodeMetrics{
-		s.sum("penstock_prefill_remote_total", labels...), s.sum("penstock_prefill_local_total", labels...),
-		s.sum("penstock_worker_computed_prompt_tokens_total", labels...), s.sum("penstock_prefill_bytes_total", append(labels, `side="received"`)...),
+	for _, of := range workers {
+		all.remote += s.sum("penstock_prefill_remote_total", of)
+		all.local += s.sum("penstock_prefill_local_total", of)
+		all.computed += s.sum("penstock_worker_computed_prompt_tokens_total", of)
+		all.received += s.sum("penstock_prefill_bytes_total", of, `side="received"`)
 	}
+	all.encoded = s.sum("penstock_encode_jobs_total", `outcome="ok"`)
+	return all
+}
+
+// expectRemote checks that requests have the answers of alone, and that prefill workers compute their prompts: the
+// decode workers, of which read tells, compute at most a block of each. On a machine which is busy with other things a
+// prefill can be too late; then other requests are tried.
+func (s *server) expectRemote(alone *server, read func() decodeMetrics, seed int, requests func(seed int) []map[string]any) {
+	s.t.Helper()
+	var before, after decodeMetrics
+	for try := range 5 {
+		want := alone.askAll(requests(seed + try))
+		before = read()
+		expectTexts(s.t, "with a prefill worker", want, s.askAll(requests(seed+try)))
+		if after = read(); after.local > before.local {
+			continue
+		}
+		n := len(want)
+		if computed := after.computed - before.computed; after.remote-before.remote != n || computed < n || computed > n*blockTokens {
+			s.t.Errorf("the decode workers said %+v, and after %d requests %+v", before, n, after)
+		}
+		if after.received == before.received || after.encoded != before.encoded {
+			s.t.Errorf("the decode workers received nothing or encoded something: %+v, and then %+v", before, after)
+		}
+		return
+	}
+	s.t.Errorf("prefill workers never compute all prompts of a set: %+v, and then %+v", before, after)
 }
 
 // TestPrefillInOneProcess: up with prefill workers gives the answers of one worker, and they compute the prompts: a
@@ -66,23 +96,17 @@ func TestPrefillInOneProcess(t *testing.T) {
 	for _, engine := range []string{"tiny", "sim"} {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
-			requests := longRequests(1)
-			for _, r := range requests {
-				r["model"] = "penstock-" + engine
-			}
-			want := start(t, "engine="+engine, "workers=1").askAll(requests)
 			s := start(t, "engine="+engine, "workers=2", "prefill-workers=1", "disagg-policy=always")
-			expectTexts(t, "with a prefill worker", want, s.askAll(requests))
-			var of decodeMetrics
-			for _, id := range []string{"1", "2"} {
-				m := s.decodeMetrics(fmt.Sprintf(`worker=%q`, id))
-				of.remote, of.local, of.computed, of.received = of.remote+m.remote, of.local+m.local, of.computed+m.computed, of.received+m.received
-			}
-			if n := len(requests); of.remote != n || of.local != 0 || of.computed > n*blockTokens || of.computed < n || of.received == 0 {
-				t.Errorf("the decode workers say %+v", of)
-			}
-			if sent := s.sum("penstock_prefill_bytes_total", `worker="3"`, `side="sent"`); sent != of.received {
-				t.Errorf("%d bytes were sent and %d received", sent, of.received)
+			read := func() decodeMetrics { return s.decodeMetrics(`worker="1"`, `worker="2"`) }
+			s.expectRemote(start(t, "engine="+engine, "workers=1"), read, 1, func(seed int) []map[string]any {
+				requests := longRequests(seed)
+				for _, r := range requests {
+					r["model"] = "penstock-" + engine
+				}
+				return requests
+			})
+			if sent := s.sum("penstock_prefill_bytes_total", `worker="3"`, `side="sent"`); sent < read().received {
+				t.Errorf("%d bytes were sent and %d received", sent, read().received)
 			}
 			if n := s.sum("penstock_worker_computed_prompt_tokens_total", `worker="3"`); n < 600 {
 				t.Errorf("the prefill worker computed %d tokens", n)
@@ -95,15 +119,12 @@ func TestPrefillInOneProcess(t *testing.T) {
 // also of a prompt with a picture. Prefill workers leave and join: without one a decode worker computes prompts itself.
 func TestPrefillProcesses(t *testing.T) {
 	t.Parallel()
-	// The picture is not in the last block, which the decode worker computes itself.
-	pictures := []map[string]any{showing(8, shown("image", dataURI("image/png", pngOf(t, picture(1, 84, 112)))), said(longPrompt(3)))}
 	alone := start(t, "workers=1")
-	wantPictures := alone.askAll(pictures)
-	var want [3][]string
-	for i := range want {
-		want[i] = alone.askAll(longRequests(10 + i))
+	// The picture is not in the last block, which the decode worker computes itself.
+	pictures := func(seed int) []map[string]any {
+		return []map[string]any{showing(8, shown("image", dataURI("image/png", pngOf(t, picture(uint64(seed), 84, 112)))), said(longPrompt(seed)))}
 	}
-	for _, discovery := range []string{"nats", "file"} {
+	for i, discovery := range []string{"nats", "file"} {
 		t.Run(discovery, func(t *testing.T) {
 			t.Parallel()
 			var f *process
@@ -120,31 +141,24 @@ func TestPrefillProcesses(t *testing.T) {
 			prefill := launch(t, config.Worker, append(settings, "role=prefill")...)
 			f.serves("penstock-tiny", 1)
 			decode.knowsPrefillers(1)
-
-			expectTexts(t, "with a prefill worker", want[0], f.askAll(longRequests(10)))
-			expectTexts(t, "with a prefill worker and pictures", wantPictures, f.askAll(pictures))
-			if m := decode.decodeMetrics(); m.remote != 4 || m.local != 0 || m.computed > 4*blockTokens {
-				t.Errorf("the decode worker says %+v\n%s", m, decode.log)
-			}
-			if n := decode.count(encodedJobs); n != 0 {
-				t.Errorf("the decode worker encoded %d objects", n)
-			}
+			read := func() decodeMetrics { return decode.decodeMetrics("") }
+			seed := 100 * (i + 1)
+			f.expectRemote(alone, read, seed, longRequests)
+			f.expectRemote(alone, read, seed+10, pictures)
 
 			if err := prefill.stop(); err != nil {
 				t.Error(err)
 			}
 			decode.knowsPrefillers(0)
-			expectTexts(t, "without a prefill worker", want[1], f.askAll(longRequests(11)))
-			if m := decode.decodeMetrics(); m.remote != 4 || decode.sum("penstock_prefill_local_total", `reason="there_are_no_prefill_workers"`) != 3 {
-				t.Errorf("the decode worker says %+v", m)
+			want := alone.askAll(longRequests(seed + 20))
+			expectTexts(t, "without a prefill worker", want, f.askAll(longRequests(seed+20)))
+			if n := decode.sum("penstock_prefill_local_total", `reason="there_are_no_prefill_workers"`); n < len(want) {
+				t.Errorf("without prefill workers %d prompts were computed locally", n)
 			}
 
-			again := launch(t, config.Worker, append(settings, "role=prefill")...)
+			launch(t, config.Worker, append(settings, "role=prefill")...)
 			decode.knowsPrefillers(1)
-			expectTexts(t, "with another prefill worker", want[2], f.askAll(longRequests(12)))
-			if m := decode.decodeMetrics(); m.remote != 7 || m.local != 3 {
-				t.Errorf("the decode worker says %+v\n%s\n%s", m, decode.log, again.log)
-			}
+			f.expectRemote(alone, read, seed+30, longRequests)
 		})
 	}
 }
