@@ -450,7 +450,7 @@ func (f *replayFlags) buildScenarios(cmd *cobra.Command) (*scenarios, error) {
 		requireBetween("workers", 1, maxReplayWorkers, f.workers...), requireBetween("routers", 1, maxReplayRouters, f.routers),
 		requireBetween("block-size", 2, 65536, f.blockSizes...), requireBetween("blocks-per-worker", 1, 1<<30, f.blocks...),
 		requireBetween("cache-tokens", 2, 1<<30, f.cacheTokens...), requireDistinct("encode-workers", f.encodeWorkers),
-		requireDistinct("embedding-cache-capacity-gb", f.embeddingCache), f.disagg.validate(engine.Splits))
+		requireDistinct("embedding-cache-capacity-gb", f.embeddingCache), f.disagg.validate(&engine))
 	for _, gib := range f.embeddingCache {
 		if !(gib >= 0 && gib <= config.MaxEmbeddingCache) {
 			errs = append(errs, fmt.Errorf("--embedding-cache-capacity-gb: %v is not between 0 and %d", gib, config.MaxEmbeddingCache))
@@ -471,14 +471,13 @@ func (f *replayFlags) buildScenarios(cmd *cobra.Command) (*scenarios, error) {
 		return nil, err
 	}
 	engine.Timing.Seed = f.seed
-	engine.Splits = f.disagg.chooseSplits(engine.Splits, cmd.Flags())
 	out := &scenarios{workers: f.workers}
 	out.sizes = f.cacheSizes()
 	for _, cache := range out.sizes {
 		for _, workers := range f.workers {
 			for _, policy := range f.policies {
 				for _, s := range f.varyEncoding(f.buildScenario(engine, cache, workers, policy)) {
-					out.runs = append(out.runs, f.disagg.varySplit(s, engine.Splits)...)
+					out.runs = append(out.runs, f.disagg.varySplit(s, &engine)...)
 				}
 			}
 		}

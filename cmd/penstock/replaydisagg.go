@@ -3,12 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/spf13/pflag"
 
-	"penstock/core/disagg"
+	"penstock/internal/config"
 )
 
 // replayDisagg are the flags of replay for prefill workers, beside the settings of where prompts are computed.
@@ -24,11 +23,11 @@ func (f *replayDisagg) addFlags(fs *pflag.FlagSet) {
 	fs.Float64Var(&f.bandwidth, "kv-transfer-bandwidth", 50, "GB a second at which they leave a prefill worker; 0 takes no time")
 }
 
-// validate reports what is wrong with the flags and with the policies.
-func (f *replayDisagg) validate(splits []disagg.SplitConfig) error {
+// validate reports what is wrong with the flags, and policies which come twice.
+func (f *replayDisagg) validate(engine *config.SimulatedEngine) error {
 	errs := []error{requireDistinct("prefill-workers", f.prefillWorkers)}
 	var names []string
-	for _, s := range splits {
+	for _, s := range engine.Splits {
 		names = append(names, s.Policy.String())
 	}
 	if len(names) > 0 { // else the settings are wrong, which is reported
@@ -37,32 +36,19 @@ func (f *replayDisagg) validate(splits []disagg.SplitConfig) error {
 	return errors.Join(errs...)
 }
 
-// chooseSplits returns the ways to decide: threshold alone if one of its settings is given and no policy.
-func (f *replayDisagg) chooseSplits(splits []disagg.SplitConfig, fs *pflag.FlagSet) []disagg.SplitConfig {
-	if fs.Changed("disagg-policy") || !fs.Changed("max-local-prefill-length") && !fs.Changed("max-prefill-queue-size") {
-		return splits
-	}
-	splits = slices.Clone(splits[:1])
-	splits[0].Policy = disagg.ByThreshold
-	return splits
-}
-
 // varySplit returns a run for each number of prefill workers and, if there are any, each way to decide.
-func (f *replayDisagg) varySplit(s scenario, splits []disagg.SplitConfig) (all []scenario) {
-	name := s.displayName()
+func (f *replayDisagg) varySplit(s scenario, engine *config.SimulatedEngine) (all []scenario) {
 	for _, n := range f.prefillWorkers {
-		for _, split := range splits {
-			s.cluster.PrefillWorkers, s.cluster.Split = n, split
-			s.cluster.KVLatency, s.cluster.KVBandwidth = f.latency, f.bandwidth
-			if n == 0 {
-				s.cluster.Split = disagg.SplitConfig{}
-			} else {
-				s.name = fmt.Sprintf("%s, %d prefill workers, policy %v", name, n, split.Policy)
-			}
+		if n == 0 {
 			all = append(all, s)
-			if n == 0 {
-				break
-			}
+			continue
+		}
+		for _, split := range engine.Splits {
+			run := s
+			run.cluster.PrefillWorkers, run.cluster.Split = n, split
+			run.cluster.KVLatency, run.cluster.KVBandwidth = f.latency, f.bandwidth
+			run.name = fmt.Sprintf("%s, %d prefill workers, policy %v", s.displayName(), n, split.Policy)
+			all = append(all, run)
 		}
 	}
 	return all

@@ -164,7 +164,7 @@ func (f *replayFlags) tuneDefaults(cmd *cobra.Command, all *scenarios, first *ti
 			seeded.weight, seeded.temperature = c.Weight, c.Temperature
 			weighted := seeded // the run keeps a pointer to its weight
 			s := weighted.varyEncoding(weighted.buildScenario(engine, all.sizes[0], f.workers[0], c.Policy))[0]
-			s = f.disagg.varySplit(s, f.disagg.chooseSplits(engine.Splits, cmd.Flags()))[0]
+			s = f.disagg.varySplit(s, &engine)[0]
 			s.name = fmt.Sprintf("%v, seed %d", c, seeded.seed)
 			runs[at] = append(runs[at], replay.Row{})
 			jobs = append(jobs, func(ctx context.Context) error {

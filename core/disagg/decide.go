@@ -186,9 +186,9 @@ func (r SplitReason) MarshalText() ([]byte, error) { return []byte(r.String()), 
 //	remote = wait / workers + prefill(end - remote cached) + backlog of that prefill
 //	         + transfer(end - start) + prefill(tokens - end) + harm of that tail
 //
-// Harm is DecodeWeight * answers which run * time. Backlog is prompts which wait or are computed, for each worker, * time.
-// A prefill worker computes also what the decode worker holds, since it
-// does not read its blocks. Equal costs are decided for local prefill.
+// Harm is DecodeWeight * answers which run * time. Backlog is time * prompts which wait or are computed / workers. A
+// prefill worker computes also what the decode worker holds, since it does not read its blocks. Equal costs are decided
+// for local prefill.
 func Decide(c *SplitConfig, in *SplitInputs, local, remote *rates.WorkerRates) Decision {
 	d := Decision{Inputs: *in}
 	start, end := in.MovedRange()

@@ -14,6 +14,13 @@ type Disagg struct {
 	MaxPrefillQueueSize   int    `key:"max-prefill-queue-size" default:"2" valid:"0..16777216" help:"prompts which wait for a prefill worker from which on policy threshold makes no more wait; giving it selects that policy"`
 }
 
+// selectPolicy selects policy threshold if one of its settings is given and no policy is.
+func (d *Disagg) selectPolicy(isSet func(key string) bool) {
+	if !isSet("disagg-policy") && (isSet("max-local-prefill-length") || isSet("max-prefill-queue-size")) {
+		d.Policy = disagg.ByThreshold.String()
+	}
+}
+
 // SplitConfigs returns the configuration of each policy.
 func (d *Disagg) SplitConfigs() ([]disagg.SplitConfig, error) {
 	var all []disagg.SplitConfig

@@ -9,13 +9,20 @@ import (
 	"penstock/core/disagg"
 )
 
-// TestDisaggFlags: the flags of replay give a configuration for each policy, by default cost with the bounds of threshold.
+// TestDisaggFlags: the flags of replay give a configuration for each policy, by default cost with the bounds of
+// threshold.
 func TestDisaggFlags(t *testing.T) {
 	fs := pflag.NewFlagSet("replay", pflag.ContinueOnError)
 	flags := AddSimulationFlags(fs)
 	s, err := flags.Resolve()
 	if err != nil || len(s.Splits) != 1 || s.Splits[0] != disagg.DefaultSplit() {
 		t.Errorf("defaults: %+v, %v", s.Splits, err)
+	}
+	if err := fs.Parse([]string{"--max-prefill-queue-size=5"}); err != nil {
+		t.Fatal(err)
+	}
+	if s, err = flags.Resolve(); err != nil || len(s.Splits) != 1 || s.Splits[0].Policy != disagg.ByThreshold || s.Splits[0].MaxPrefillQueueSize != 5 {
+		t.Errorf("a bound of threshold: %+v, %v", s.Splits, err)
 	}
 	if err := fs.Parse([]string{"--disagg-policy=never,threshold", "--max-local-prefill-length=7", "--max-prefill-queue-size=9"}); err != nil {
 		t.Fatal(err)

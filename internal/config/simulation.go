@@ -177,6 +177,7 @@ func AddSimulationFlags(fs *pflag.FlagSet) *SimulationFlags {
 // Resolve returns the parameters given by the flags. Its error reports everything wrong with them. The
 // command line must have been parsed.
 func (f *SimulationFlags) Resolve() (SimulatedEngine, error) {
+	f.flags.values.Disagg.selectPolicy(f.flags.flagSet.Changed)
 	if err := f.flags.values.Validate(); err != nil {
 		return SimulatedEngine{}, err
 	}

@@ -153,8 +153,8 @@ func (c *cluster) ratesOf(w *simWorker) *rates.WorkerRates {
 	return c.decodeRates.WorkerOf(w.id)
 }
 
-// learnPrefill learns from a prompt which has been computed, or the rest of one, as a router does: the time is that since
-// it was the first of its worker.
+// learnPrefill learns from a prompt which has been computed, or the rest of one, as a router does: the time is that
+// since it was the first of its worker.
 func (w *simWorker) learnPrefill(c *cluster, cl *attempt) {
 	if c.cfg.PrefillWorkers == 0 {
 		return
