@@ -61,6 +61,7 @@ type replayFlags struct {
 	embeddingFetch string
 	rowLatency     time.Duration
 	rowBandwidth   float64 // GB/s
+	disagg         replayDisagg
 }
 
 // slowDowns is the value of --slow-worker. It implements pflag.Value.
@@ -120,6 +121,7 @@ could give. The same command gives the same result on any machine.`,
   penstock replay --trace mooncake.jsonl --describe
   penstock replay --generate chat:rate=4,turns=8 --workers 4
   penstock replay --tune --trace mooncake.jsonl --workers 8
+  penstock replay --generate random:input=8000 --policy time --workers 6 --prefill-workers 2 --disagg-policy never,always,cost
   penstock replay --generate shared:requests=5000 --rate 40 --policy kv,random --report report.html
   penstock replay --trace azure.csv --requests 10000 --slo-ttft 2s --json`,
 		Args: checkArgs(noArgs),
@@ -152,6 +154,7 @@ could give. The same command gives the same result on any machine.`,
 	fs.StringVar(&f.embeddingFetch, "embedding-fetch", config.On, "on or off: a worker asks others which hold an image's embedding before it encodes")
 	fs.DurationVar(&f.rowLatency, "embedding-fetch-latency", 500*time.Microsecond, "time that an embedding takes from one worker to another, or from an encode worker, beside that of its bytes")
 	fs.Float64Var(&f.rowBandwidth, "embedding-fetch-bandwidth", 12.5, "GB a second at which they come; 0 takes no time")
+	f.disagg.addFlags(fs)
 	fs.BoolVar(&f.noEvents, "no-kv-events", false, "routers follow no cache events: they predict what is cached from what they sent, for 2m0s")
 	fs.DurationVar(&f.predicted, "router-predicted-ttl", 2*time.Second, "time for which routers predict so too beside the events; 0s is not at all")
 	fs.DurationVar(&f.eventDelay, "event-delay", 0, "time that a cache event takes from worker to router")
@@ -447,7 +450,7 @@ func (f *replayFlags) buildScenarios(cmd *cobra.Command) (*scenarios, error) {
 		requireBetween("workers", 1, maxReplayWorkers, f.workers...), requireBetween("routers", 1, maxReplayRouters, f.routers),
 		requireBetween("block-size", 2, 65536, f.blockSizes...), requireBetween("blocks-per-worker", 1, 1<<30, f.blocks...),
 		requireBetween("cache-tokens", 2, 1<<30, f.cacheTokens...), requireDistinct("encode-workers", f.encodeWorkers),
-		requireDistinct("embedding-cache-capacity-gb", f.embeddingCache))
+		requireDistinct("embedding-cache-capacity-gb", f.embeddingCache), f.disagg.validate(&engine))
 	for _, gib := range f.embeddingCache {
 		if !(gib >= 0 && gib <= config.MaxEmbeddingCache) {
 			errs = append(errs, fmt.Errorf("--embedding-cache-capacity-gb: %v is not between 0 and %d", gib, config.MaxEmbeddingCache))
@@ -473,7 +476,9 @@ func (f *replayFlags) buildScenarios(cmd *cobra.Command) (*scenarios, error) {
 	for _, cache := range out.sizes {
 		for _, workers := range f.workers {
 			for _, policy := range f.policies {
-				out.runs = append(out.runs, f.varyEncoding(f.buildScenario(engine, cache, workers, policy))...)
+				for _, s := range f.varyEncoding(f.buildScenario(engine, cache, workers, policy)) {
+					out.runs = append(out.runs, f.disagg.varySplit(s, &engine)...)
+				}
 			}
 		}
 	}

@@ -123,8 +123,8 @@ func (f *replayFlags) validateTune(fs *pflag.FlagSet) error {
 	if f.trace == "-" {
 		errs = append(errs, errors.New("--tune reads the trace more than once: give a file"))
 	}
-	if len(f.workers) != 1 || len(f.cacheSizes()) != 1 || len(f.encodeWorkers) != 1 || len(f.embeddingCache) != 1 {
-		errs = append(errs, errors.New("--tune is for one number of workers, of encode workers, and one size of each cache"))
+	if len(f.workers) != 1 || len(f.cacheSizes()) != 1 || len(f.encodeWorkers) != 1 || len(f.embeddingCache) != 1 || len(f.disagg.prefillWorkers) != 1 {
+		errs = append(errs, errors.New("--tune is for one number of workers, of encode workers, of prefill workers, and one size of each cache"))
 	}
 	return errors.Join(append(errs, requireBetween("tune-seeds", 2, 100, f.tuneSeeds))...)
 }
@@ -164,6 +164,7 @@ func (f *replayFlags) tuneDefaults(cmd *cobra.Command, all *scenarios, first *ti
 			seeded.weight, seeded.temperature = c.Weight, c.Temperature
 			weighted := seeded // the run keeps a pointer to its weight
 			s := weighted.varyEncoding(weighted.buildScenario(engine, all.sizes[0], f.workers[0], c.Policy))[0]
+			s = f.disagg.varySplit(s, &engine)[0]
 			s.name = fmt.Sprintf("%v, seed %d", c, seeded.seed)
 			runs[at] = append(runs[at], replay.Row{})
 			jobs = append(jobs, func(ctx context.Context) error {

@@ -236,6 +236,8 @@ type Config struct {
 		ActiveRequestExpiry Duration  `key:"active-request-expiry" default:"10m" help:"time after which a reservation that was neither freed nor renewed is dropped; running requests renew theirs"`
 	} `group:"router" on:"up,frontend,router"`
 
+	Disagg Disagg `group:"router" on:"replay"`
+
 	// Media are the settings for images, videos and audio in requests.
 	Media struct {
 		Identity         string   `key:"media-identity" on:"up,frontend,router" default:"url" valid:"url|bytes|pixels" help:"what images, videos and sounds are known by: url (as sent, data: URIs by their bytes; only the beginning of a file is fetched, for its size), bytes (of the file), or pixels (what it shows, whatever the file); models with frontend-decoding are always known by pixels"`
@@ -388,6 +390,7 @@ func (c *Config) Validate() error {
 	p.checkRouter(c)
 	p.checkMedia(c)
 	p.checkSimulation(c)
+	p.checkDisagg(c)
 	if _, err := c.ParseLogLevels(); err != nil {
 		p.report("log-level", err.Error())
 	}

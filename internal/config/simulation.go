@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"penstock/core/disagg"
 	"penstock/core/kv"
 	"penstock/internal/engine/sim"
 )
@@ -30,13 +32,18 @@ type SimulatedEngine struct {
 	MaxSeqs, TokenBudget int
 	// Encoders is the number of encoders beside the passes.
 	Encoders int
+	// Splits are the ways to decide where prompts are computed, at least one.
+	Splits []disagg.SplitConfig
 }
 
 // ResolveSimulation returns the parameters of the simulated engine. It reads the profile file if the settings
 // name one.
 func (c *Config) ResolveSimulation() (SimulatedEngine, error) {
 	timing, err := c.buildTiming()
-	return SimulatedEngine{Timing: timing, MaxSeqs: c.Engine.MaxNumSeqs, TokenBudget: c.TokenBudget(), Encoders: c.Simulation.Encoders}, err
+	splits, splitErr := c.Disagg.SplitConfigs()
+	return SimulatedEngine{
+		Timing: timing, MaxSeqs: c.Engine.MaxNumSeqs, TokenBudget: c.TokenBudget(), Encoders: c.Simulation.Encoders, Splits: splits,
+	}, errors.Join(err, splitErr)
 }
 
 // buildTiming returns the timing model.
@@ -170,6 +177,7 @@ func AddSimulationFlags(fs *pflag.FlagSet) *SimulationFlags {
 // Resolve returns the parameters given by the flags. Its error reports everything wrong with them. The
 // command line must have been parsed.
 func (f *SimulationFlags) Resolve() (SimulatedEngine, error) {
+	f.flags.values.Disagg.selectPolicy(f.flags.flagSet.Changed)
 	if err := f.flags.values.Validate(); err != nil {
 		return SimulatedEngine{}, err
 	}
