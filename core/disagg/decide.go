@@ -52,13 +52,13 @@ type SplitConfig struct {
 	// MaxPrefillQueueSize is how many jobs in the queue are too many for another one; ByThreshold only.
 	MaxPrefillQueueSize int
 	// DecodeWeight is what a ms of delay of a running answer costs, relative to a ms before the first token; ByCost
-	// only.
+	// only. With 1 the cost is the time by which the prompt delays the ends of all answers. Less prefers first tokens.
 	DecodeWeight float64
 }
 
-// DefaultSplit returns cost, 1000 tokens and 2 jobs as Dynamo has them, and the weight of mode time of the router.
+// DefaultSplit returns cost, 1000 tokens and 2 jobs as Dynamo has them, and 1: any ms is a ms.
 func DefaultSplit() SplitConfig {
-	return SplitConfig{Policy: ByCost, MaxLocalPrefillLength: 1000, MaxPrefillQueueSize: 2, DecodeWeight: 0.1}
+	return SplitConfig{Policy: ByCost, MaxLocalPrefillLength: 1000, MaxPrefillQueueSize: 2, DecodeWeight: 1}
 }
 
 // Validate reports every problem of c at once, nil if there is none.
@@ -84,15 +84,19 @@ type SplitInputs struct {
 	Cached int `json:"cached"`
 	// BlockSize is that of the decode worker in tokens, at least 1.
 	BlockSize int `json:"block_size"`
-	// LocalTokens are queued prefill tokens of the decode worker, and Decoding its running answers.
-	LocalTokens int `json:"local_tokens"`
-	Decoding    int `json:"decoding"`
+	// LocalTokens are queued prefill tokens of the decode worker, LocalPrefills the prompts to which they belong, and
+	// Decoding its running answers.
+	LocalTokens   int `json:"local_tokens"`
+	LocalPrefills int `json:"local_prefills"`
+	Decoding      int `json:"decoding"`
 	// PrefillWorkers is the number of prefill workers, and RemoteCached how many of the first tokens the cache of the
 	// likely one has.
 	PrefillWorkers int `json:"prefill_workers"`
 	RemoteCached   int `json:"remote_cached"`
-	// QueuedJobs wait for a prefill worker. QueuedTokens are what they and the jobs in progress have to compute.
+	// QueuedJobs wait for a prefill worker, and RunningJobs are in progress at one. QueuedTokens are what both have to
+	// compute.
 	QueuedJobs   int `json:"queued_jobs"`
+	RunningJobs  int `json:"running_jobs"`
 	QueuedTokens int `json:"queued_tokens"`
 	// A transfer takes TransferFixedMs, and TransferTokenMs for each token whose block moves.
 	TransferFixedMs float64 `json:"transfer_fixed_ms"`
@@ -119,10 +123,15 @@ type PathCost struct {
 	Tail     float64 `json:"tail"`
 	// Harm is the weighted time for which the part which the decode worker computes stalls its running answers.
 	Harm float64 `json:"harm"`
+	// Backlog is the time by which the prefill delays prompts which come later. While it waits and is computed about as
+	// many come as are there now (Little's law).
+	Backlog float64 `json:"backlog"`
 }
 
 // Sum returns the cost, in ms.
-func (c *PathCost) Sum() float64 { return c.Wait + c.Prefill + c.Transfer + c.Tail + c.Harm }
+func (c *PathCost) Sum() float64 {
+	return c.Wait + c.Prefill + c.Transfer + c.Tail + c.Harm + c.Backlog
+}
 
 // Decision is where a prompt is to be computed, with all that it depends on.
 type Decision struct {
@@ -131,7 +140,7 @@ type Decision struct {
 	Reason SplitReason `json:"reason"`
 	Inputs SplitInputs `json:"inputs"`
 	// LocalCost and RemoteCost are the costs of both ways, by every policy. Without prefill workers RemoteCost has no
-	// Wait.
+	// Wait and no Backlog.
 	LocalCost  PathCost `json:"local_ms"`
 	RemoteCost PathCost `json:"remote_ms"`
 }
@@ -173,11 +182,13 @@ func (r SplitReason) MarshalText() ([]byte, error) { return []byte(r.String()), 
 // Decide decides where a prompt is computed: by the worker which decodes, whose rates are local, or by a prefill worker,
 // whose rates are remote. It allocates nothing.
 //
-//	local  = wait + prefill(tokens - cached) + harm of that prefill
-//	remote = wait / workers + prefill(end - remote cached) + transfer(end - start) + prefill(tokens - end) + harm of that tail
+//	local  = wait + prefill(tokens - cached) + harm and backlog of that prefill
+//	remote = wait / workers + prefill(end - remote cached) + backlog of that prefill
+//	         + transfer(end - start) + prefill(tokens - end) + harm of that tail
 //
-// Harm is DecodeWeight * answers which run * time. A prefill worker computes also what the decode worker holds, since it
-// does not read its blocks. Equal costs are decided for local prefill.
+// Harm is DecodeWeight * answers which run * time. Backlog is time * prompts which wait or are computed / workers. A
+// prefill worker computes also what the decode worker holds, since it does not read its blocks. Equal costs are decided
+// for local prefill.
 func Decide(c *SplitConfig, in *SplitInputs, local, remote *rates.WorkerRates) Decision {
 	d := Decision{Inputs: *in}
 	start, end := in.MovedRange()
@@ -186,11 +197,14 @@ func Decide(c *SplitConfig, in *SplitInputs, local, remote *rates.WorkerRates) D
 	d.LocalCost.Wait = local.PrefillMs(in.LocalTokens)
 	d.LocalCost.Prefill = local.PrefillMs(max(in.Tokens-in.Cached, 1))
 	d.LocalCost.Harm = float64(stall * d.LocalCost.Prefill)
+	d.LocalCost.Backlog = float64(float64(in.LocalPrefills) * d.LocalCost.Prefill)
 	if start < end {
+		d.RemoteCost.Prefill = remote.PrefillMs(max(end-in.RemoteCached, 1))
 		if in.PrefillWorkers > 0 {
 			d.RemoteCost.Wait = remote.PrefillMs(in.QueuedTokens) / float64(in.PrefillWorkers)
+			jobs := float64(in.QueuedJobs + in.RunningJobs)
+			d.RemoteCost.Backlog = float64(jobs*d.RemoteCost.Prefill) / float64(in.PrefillWorkers)
 		}
-		d.RemoteCost.Prefill = remote.PrefillMs(max(end-in.RemoteCached, 1))
 		d.RemoteCost.Transfer = in.TransferFixedMs + float64(in.TransferTokenMs*float64(end-start))
 		d.RemoteCost.Tail = local.PrefillMs(in.Tokens - end)
 		d.RemoteCost.Harm = float64(stall * d.RemoteCost.Tail)

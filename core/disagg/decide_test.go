@@ -78,19 +78,23 @@ func TestRulesBeforeThePolicies(t *testing.T) {
 // TestCostTerms: each term is what its comment says, worked out by hand with 10 ms and 0.02 ms a token.
 func TestCostTerms(t *testing.T) {
 	c := DefaultSplit()
+	c.DecodeWeight = 0.1
 	in := SplitInputs{
-		Tokens: 4004, Cached: 1004, BlockSize: 16, LocalTokens: 500, Decoding: 20,
-		PrefillWorkers: 2, RemoteCached: 2000, QueuedJobs: 3, QueuedTokens: 6000, TransferFixedMs: 3, TransferTokenMs: 0.01,
+		Tokens: 4004, Cached: 1004, BlockSize: 16, LocalTokens: 500, LocalPrefills: 2, Decoding: 20,
+		PrefillWorkers: 2, RemoteCached: 2000, QueuedJobs: 3, RunningJobs: 4, QueuedTokens: 6000, TransferFixedMs: 3, TransferTokenMs: 0.01,
 	}
 	d := Decide(&c, &in, testRates(t), testRates(t))
 	// The first 62 blocks are held, and the last 4 tokens are computed here: 3,008 of 4,000 tokens move.
 	want := Decision{
 		Remote: true, Reason: CheaperRemote, Inputs: in,
-		LocalCost:  PathCost{Wait: 20, Prefill: 10 + 60, Harm: 0.1 * 20 * 70},
-		RemoteCost: PathCost{Wait: (10 + 120) / 2.0, Prefill: 10 + 40, Transfer: 3 + 30.08, Tail: 10 + 0.08, Harm: 0.1 * 20 * 10.08},
+		LocalCost: PathCost{Wait: 20, Prefill: 10 + 60, Harm: 0.1 * 20 * 70, Backlog: 2 * 70},
+		RemoteCost: PathCost{
+			Wait: (10 + 120) / 2.0, Prefill: 10 + 40, Transfer: 3 + 30.08, Tail: 10 + 0.08, Harm: 0.1 * 20 * 10.08, Backlog: 7 * 50 / 2.0,
+		},
 	}
 	near := func(a, b PathCost) bool {
-		return math.Abs(a.Wait-b.Wait)+math.Abs(a.Prefill-b.Prefill)+math.Abs(a.Transfer-b.Transfer)+math.Abs(a.Tail-b.Tail)+math.Abs(a.Harm-b.Harm) < 1e-9
+		return math.Abs(a.Wait-b.Wait)+math.Abs(a.Prefill-b.Prefill)+math.Abs(a.Transfer-b.Transfer)+math.Abs(a.Tail-b.Tail)+
+			math.Abs(a.Harm-b.Harm)+math.Abs(a.Backlog-b.Backlog) < 1e-9
 	}
 	if d.Remote != want.Remote || d.Reason != want.Reason || d.Inputs != in || !near(d.LocalCost, want.LocalCost) || !near(d.RemoteCost, want.RemoteCost) {
 		t.Errorf("%+v, want %+v", d, want)
@@ -144,7 +148,9 @@ func TestCostMoves(t *testing.T) {
 			{"queue", func(in *SplitInputs) bool { in.QueuedTokens += 1000; return false }},
 			{"link", func(in *SplitInputs) bool { in.TransferTokenMs += 0.1; return false }},
 			{"latency", func(in *SplitInputs) bool { in.TransferFixedMs += 10; return false }},
+			{"jobs", func(in *SplitInputs) bool { in.RunningJobs += 3; return false }},
 			{"local queue", func(in *SplitInputs) bool { in.LocalTokens += 1000; return true }},
+			{"local prompts", func(in *SplitInputs) bool { in.LocalPrefills++; return true }},
 			{"workers", func(in *SplitInputs) bool { in.PrefillWorkers++; return true }},
 			{"remote cached", func(in *SplitInputs) bool { in.RemoteCached = in.Tokens; return true }},
 		} {
@@ -175,9 +181,9 @@ func TestLongPromptsLeaveABusyDecodeWorker(t *testing.T) {
 	}{
 		{"a long prompt, many answers", func(*SplitInputs) {}, true},
 		{"no answers", func(in *SplitInputs) { in.Decoding = 0 }, false},
-		{"a short prompt", func(in *SplitInputs) { in.Tokens = 100 }, false},
+		{"a short prompt", func(in *SplitInputs) { in.Tokens = 20 }, false},
 		{"mostly cached", func(in *SplitInputs) { in.Cached = 7900 }, false},
-		{"a long queue", func(in *SplitInputs) { in.QueuedTokens = 100_000 }, false},
+		{"a long queue", func(in *SplitInputs) { in.QueuedTokens = 400_000 }, false},
 	} {
 		in := in
 		tt.change(&in)

@@ -74,6 +74,7 @@ type callHandoff struct {
 	effects []disagg.HandoffEffect // to be performed
 	end     int                    // tokens before it are to come from a prefill worker; 0 if none are
 	cached  int                    // of them, in the cache of the prefill worker
+	awaits  bool                   // counted in simWorker.awaiting
 	job     jobRef                 // of the present attempt; noJob before the first
 	asking  jobRef                 // whose pull is being answered
 	tickAt  kv.Mono                // the next eventHandoffTick
@@ -110,8 +111,8 @@ func (w *simWorker) decideSplit(c *cluster, at uint32) disagg.Decision {
 	seq := paged.Sequence{Tokens: c.expandTokens(cl), Prompt: cl.prompt}
 	in := disagg.SplitInputs{
 		Tokens: len(seq.Tokens), Cached: w.sched.CachedPrefix(seq), BlockSize: c.cfg.BlockSize,
-		LocalTokens: w.sched.Stats().PrefillTokens, Decoding: w.decoding,
-		QueuedJobs: len(c.jobQueue), QueuedTokens: c.queuedTokens,
+		LocalTokens: w.sched.Stats().PrefillTokens, LocalPrefills: max(w.heldCalls-1-w.decoding-w.awaiting, 0), Decoding: w.decoding,
+		QueuedJobs: len(c.jobQueue), RunningJobs: c.jobs.usedCount() - len(c.jobQueue), QueuedTokens: c.queuedTokens,
 		TransferFixedMs: float64(c.cfg.KVLatency) / float64(time.Millisecond), TransferTokenMs: c.cfg.kvTokenMs(),
 	}
 	for _, other := range w.inbox {
@@ -152,8 +153,8 @@ func (c *cluster) ratesOf(w *simWorker) *rates.WorkerRates {
 	return c.decodeRates.WorkerOf(w.id)
 }
 
-// learnPrefill learns from a prompt which has been computed, or the rest of one, as a router does: the time is that since
-// it was the first of its worker.
+// learnPrefill learns from a prompt which has been computed, or the rest of one, as a router does: the time is that
+// since it was the first of its worker.
 func (w *simWorker) learnPrefill(c *cluster, cl *attempt) {
 	if c.cfg.PrefillWorkers == 0 {
 		return
@@ -189,6 +190,7 @@ func (c *cluster) performHandoff(at uint32) (computable bool) {
 			h.effects = h.machine.HandlePrefix(c.now, &d, h.effects)
 		case disagg.ReserveBlocks:
 			h.end = disagg.MovableEnd(e.Tokens, c.cfg.BlockSize)
+			w.awaiting, h.awaits = w.awaiting+1, true
 		case disagg.EnqueueJob:
 			c.enqueueJob(at, &e)
 		case disagg.WithdrawJob:
@@ -214,6 +216,9 @@ func (c *cluster) performHandoff(at uint32) (computable bool) {
 		}
 	}
 	if wasLive && h.machine.State().IsEnd() {
+		if h.awaits {
+			c.workers[c.calls.all[at].worker].awaiting--
+		}
 		switch h.machine.State() {
 		case disagg.Decoding:
 			c.split.Remote++

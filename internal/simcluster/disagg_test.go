@@ -141,8 +141,8 @@ func runWhole(t *testing.T, cfg Config, all []replay.Request) (*cluster, *journa
 	return c, j
 }
 
-// TestDecodeWorkersComputeTails: decode workers compute at most a block of each remote prompt, blocks and bytes add up, and
-// nothing is held at the end.
+// TestDecodeWorkersComputeTails: decode workers compute at most a block of each remote prompt, blocks and bytes add up,
+// and nothing is held at the end.
 func TestDecodeWorkersComputeTails(t *testing.T) {
 	all := assistants.make(4)
 	for _, policy := range []disagg.SplitPolicy{disagg.AlwaysRemote, disagg.ByCost, disagg.ByThreshold} {
@@ -187,12 +187,13 @@ func TestNeverRemoteIsOneRole(t *testing.T) {
 	}
 }
 
-// TestIdlePrefillWorkers: with prefill workers which are idle, and blocks which take no time, a first token comes at most
-// one pass later than from a decode worker alone, however busy that is: the pass of the prompt's end.
+// TestIdlePrefillWorkers: with prefill workers which are idle, and blocks which take no time, a first token comes at
+// most two short passes later than from a decode worker alone: that of the prompt's end, and one which had begun. When
+// the decode worker is busy it comes sooner.
 func TestIdlePrefillWorkers(t *testing.T) {
 	var all []replay.Request
 	for i := range 60 {
-		all = append(all, ownPrompt(i, time.Duration(i)*30*time.Millisecond, 40, 30))
+		all = append(all, ownPrompt(i, time.Duration(i)*20*time.Millisecond, 40, 30))
 	}
 	local := run(t, splitFleet(2, 8, disagg.NeverRemote, nil), all)
 	remote := run(t, splitFleet(2, 8, disagg.AlwaysRemote, nil), all)
@@ -202,7 +203,6 @@ func TestIdlePrefillWorkers(t *testing.T) {
 	sooner := 0
 	for i := range local.samples {
 		a, b := local.samples[i].First, remote.samples[i].First
-		// A pass of the end of one prompt, and one before it which others have begun: of ends of prompts and answers.
 		if b > a+2*25*time.Millisecond {
 			t.Errorf("request %d: first token at %v, alone at %v", i, b, a)
 		}
@@ -215,8 +215,8 @@ func TestIdlePrefillWorkers(t *testing.T) {
 	}
 }
 
-// TestPrefillWorkerCrash: when prefill workers die, their prompts go to others, or are computed by the decode workers; none
-// is lost. Without any the fleet serves on.
+// TestPrefillWorkerCrash: when prefill workers die, their prompts go to others, or are computed by the decode workers;
+// none is lost. Without any the fleet serves on.
 func TestPrefillWorkerCrash(t *testing.T) {
 	var all []replay.Request
 	for i := range 40 {
@@ -240,7 +240,7 @@ func TestPrefillWorkerCrash(t *testing.T) {
 		checkAnswers(t, all, j)
 		u := c.disaggUse()
 		for i := range j.samples {
-			if s := &j.samples[i]; s.Error != "" {
+			if s := &j.samples[i]; s.Error != "" || prefill == 3 && s.First > s.Sent+time.Second { // the silence of a dead one takes longer
 				t.Errorf("%d prefill workers: %+v", prefill, s)
 			}
 		}

@@ -190,7 +190,7 @@ func checkHealed(t *rapid.T, c *cluster) {
 	}
 	for i := range c.workers {
 		w := &c.workers[i]
-		if st := w.sched.Stats(); !w.alive || st.UsedBlocks != 0 || w.heldCalls != 0 || w.decoding != 0 || len(w.inbox)+len(w.aborts)+len(w.imports) != 0 {
+		if st := w.sched.Stats(); !w.alive || st.UsedBlocks != 0 || w.heldCalls != 0 || w.decoding != 0 || w.awaiting != 0 || len(w.inbox)+len(w.aborts)+len(w.imports) != 0 {
 			t.Fatalf("worker %d: alive %t, %d calls, %+v", w.id.ID, w.alive, w.heldCalls, st)
 		}
 		if w.isPrefill(c) {

@@ -11,8 +11,8 @@ import (
 
 // prefillFleet is what the prefill workers of a cluster share, and what is known of them.
 type prefillFleet struct {
-	// jobQueue are the jobs which wait for a prefill worker, and pulls the numbers of the workers which wait for a job: one
-	// for each job more that a worker can do, in the order in which they began to wait.
+	// jobQueue are the jobs which wait for a prefill worker, and pulls the numbers of the workers which wait for a job:
+	// one for each job more that a worker can do, in the order in which they began to wait.
 	jobQueue, pulls []uint32
 	// queuedTokens are those of jobs which are not scheduled at a prefill worker.
 	queuedTokens int

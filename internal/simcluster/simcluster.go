@@ -224,7 +224,8 @@ type EmbeddingRecorder interface {
 	RecordEmbeddings(u replay.EmbeddingUse)
 }
 
-// DisaggRecorder is a Recorder which also receives where prompts were computed, at the end of a run with prefill workers.
+// DisaggRecorder is a Recorder which also receives where prompts were computed, at the end of a run with prefill
+// workers.
 type DisaggRecorder interface {
 	RecordDisagg(u replay.DisaggUse)
 }

@@ -50,9 +50,11 @@ type simWorker struct {
 	pastRows     embcache.Stats
 	rowsKnownAt  kv.Mono // when the latest batch which encodes ends: changes of the cache are not known before
 
-	// decoding is the number of answers which run. prefilledAt is when the last prompt was computed, pastComputed how many
+	// decoding is the number of answers which run, and awaiting that of calls whose blocks may come from prefill workers.
+	// prefilledAt is when the last prompt was computed, pastComputed how many
 	// prompt tokens earlier epochs computed. imports have arrived since the last batch began.
 	decoding     int
+	awaiting     int
 	prefilledAt  kv.Mono
 	pastComputed uint64
 	imports      []importedBlocks
@@ -97,7 +99,7 @@ func (w *simWorker) startEpoch(c *cluster) error {
 		w.pastComputed += w.sched.Stats().ComputedTokens
 	}
 	w.sched, w.alive, w.draining, w.busy = sched, true, false, false
-	w.decoding, w.attempts, w.imports = 0, 0, w.imports[:0]
+	w.decoding, w.awaiting, w.attempts, w.imports = 0, 0, 0, w.imports[:0]
 	w.epoch++
 	w.heldCalls, w.inbox, w.aborts = 0, w.inbox[:0], w.aborts[:0]
 	if w.encoder.Rows != nil {

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Compares the ways to decide where prompts are computed, in replay: prefill-heavy, decode-heavy and mixed work on
-# eight workers, of which two or four are prefill workers, beside eight which do both. For each way it prints the time
-# to the first token, between tokens and of whole answers, and the share of requests within targets. Last it prints how
-# much worse cost is than the best of the others. Time is virtual: the figures do not depend on the machine. Two quiet
-# cores take a few minutes. It needs jq.
+# Compares the ways to decide where prompts are computed, in replay: prefill-heavy, decode-heavy and mixed work, and
+# work which changes between the first two every 10 s. Of eight workers two or four are prefill workers; beside them are
+# eight which do both. For each way it prints the time to the first token, between tokens and of whole answers, and the
+# share of requests within targets. Last it prints how much worse cost is than the best of the others. Time is virtual:
+# the figures do not depend on the machine. Two quiet cores take a few minutes. It needs jq.
 #
 #   tools/bench/disagg.sh [REQUESTS]
 set -euo pipefail
@@ -13,20 +13,35 @@ tmp="$(mktemp -d)"
 trap 'rm -rf "$tmp"' EXIT
 go build -o "$tmp/penstock" ./cmd/penstock
 
-# Each work has its kind, its requests a second, and its targets.
+# The work which changes: a trace whose lengths vary by half, with blocks of 512 tokens which no two prompts share.
+awk -v n="$requests" 'BEGIN {
+  for (seed = 1; i < n; i++) {
+    heavy = int(at / 10000) % 2 == 0
+    seed = (seed * 16807) % 2147483647
+    vary = 0.5 + seed / 2147483647
+    input = int((heavy ? 6000 : 400) * vary); output = int((heavy ? 60 : 500) * vary)
+    ids = ""
+    for (k = 0; k < input / 512; k++) ids = ids (k ? "," : "") ++id
+    printf "{\"timestamp\":%d,\"input_length\":%d,\"output_length\":%d,\"hash_ids\":[%s]}\n", at, input, output, ids
+    at += 1000 / (heavy ? 30 : 40)
+  }
+}' >"$tmp/changing.jsonl"
+
+# Each work has its name, its requests and its targets.
 works=(
-  "prefill-heavy random:input=6000,output=60,vary=0.5 24 --slo-ttft 1s --slo-itl 50ms"
-  "decode-heavy random:input=400,output=500,vary=0.5 30 --slo-ttft 500ms --slo-itl 40ms"
-  "mixed random:input=2500,output=250,vary=1 24 --slo-ttft 1s --slo-itl 50ms"
+  "prefill-heavy --generate random:input=6000,output=60,vary=0.5 --rate 30 --slo-ttft 1s --slo-itl 50ms"
+  "decode-heavy --generate random:input=400,output=500,vary=0.5 --rate 40 --slo-ttft 500ms --slo-itl 40ms"
+  "mixed --generate random:input=2500,output=250,vary=1 --rate 48 --slo-ttft 1s --slo-itl 50ms"
+  "changing --trace $tmp/changing.jsonl --slo-ttft 1s --slo-itl 50ms"
 )
 : >"$tmp/rows"
 for work in "${works[@]}"; do
-  read -r name kind rate targets <<<"$work"
+  read -r name what <<<"$work"
   run() {
     local workers="$1" prefill="$2"
     shift 2
-    # shellcheck disable=SC2086 # targets are several words
-    "$tmp/penstock" replay --generate "$kind" --requests "$requests" --rate "$rate" --policy time $targets --json \
+    # shellcheck disable=SC2086 # it is several words
+    "$tmp/penstock" replay $what --requests "$requests" --policy time --json \
       --workers "$workers" --prefill-workers "$prefill" "$@" 2>/dev/null |
       jq -c --arg work "$name" --arg split "$prefill+$workers" '.rows[] + {work: $work, split: $split}' >>"$tmp/rows"
   }

@@ -7,7 +7,8 @@ import (
 	"penstock/internal/replay"
 )
 
-// TestDisaggRows: the table names how it was decided where prompts were computed, and compares the rows of one fleet only.
+// TestDisaggRows: the table names how it was decided where prompts were computed, and compares the rows of one fleet
+// only.
 func TestDisaggRows(t *testing.T) {
 	row := func(u *replay.DisaggUse) replay.Row {
 		return replay.Row{Policy: "time", Workers: 6, Requests: 10, Disagg: u}

@@ -79,7 +79,8 @@ func prefillWorkers(r *replay.Row) int {
 	return r.Disagg.PrefillWorkers
 }
 
-// policyName names the policy of a row's router and, with prefill workers, how it is decided where prompts are computed.
+// policyName names the policy of a row's router and, with prefill workers, how it is decided where prompts are
+// computed.
 func policyName(r *replay.Row) string {
 	switch d := r.Disagg; {
 	case d == nil:
