@@ -7,18 +7,39 @@ import (
 	"penstock/core/disagg"
 )
 
-// Disagg are the settings of where the prompts of decode workers are computed.
+// Disagg are the settings of decode workers: where prompts are computed.
 type Disagg struct {
-	Policy                string `key:"disagg-policy" default:"cost" help:"where the prompt of a decode worker is computed: cost (where that costs least), threshold (by a prefill worker if it is long and few wait), always or never (by a prefill worker); replay takes several, separated by commas"`
-	MaxLocalPrefillLength int    `key:"max-local-prefill-length" default:"1000" valid:"0..16777216" help:"tokens, without cached ones, up to which policy threshold computes a prompt where it is decoded; giving it selects that policy"`
-	MaxPrefillQueueSize   int    `key:"max-prefill-queue-size" default:"2" valid:"0..16777216" help:"prompts which wait for a prefill worker from which on policy threshold makes no more wait; giving it selects that policy"`
+	Policy                string `key:"disagg-policy" default:"cost" help:"where a decode worker has prompts computed: cost (where it takes less time and delays fewer answers), threshold (by prefill workers if the prompt is long and their queue short), always by prefill workers while there are any, or never; threshold if one of its limits is set and no policy. replay takes several, separated by commas"`
+	MaxLocalPrefillLength int    `key:"max-local-prefill-length" default:"1000" valid:"0..1073741824" help:"tokens of a prompt, without the cached ones, which a decode worker computes itself at most; disagg-policy threshold only"`
+	MaxPrefillQueueSize   int    `key:"max-prefill-queue-size" default:"2" valid:"0..1048576" help:"jobs waiting for a prefill worker from which on decode workers compute prompts themselves; disagg-policy threshold only"`
 }
 
-// selectPolicy selects policy threshold if one of its settings is given and no policy is.
-func (d *Disagg) selectPolicy(isSet func(key string) bool) {
-	if !isSet("disagg-policy") && (isSet("max-local-prefill-length") || isSet("max-prefill-queue-size")) {
-		d.Policy = disagg.ByThreshold.String()
+// selectPolicy selects policy threshold if one of its limits is set and no policy is. It returns the key of that limit;
+// "" is none.
+func (d *Disagg) selectPolicy(isSet func(key string) bool) (by string) {
+	if isSet("disagg-policy") {
+		return ""
 	}
+	for _, key := range []string{"max-local-prefill-length", "max-prefill-queue-size"} {
+		if isSet(key) {
+			d.Policy = disagg.ByThreshold.String()
+			return key
+		}
+	}
+	return ""
+}
+
+// deriveDisaggPolicy selects a policy by its limits, which is set where they are then.
+func (l *Loaded) deriveDisaggPolicy() {
+	if by := l.Disagg.selectPolicy(l.IsSet); by != "" {
+		l.origin["disagg-policy"] = l.origin[by]
+	}
+}
+
+// SplitConfig returns how a decode worker decides where prompts are computed. The tree must be valid.
+func (c *Config) SplitConfig() disagg.SplitConfig {
+	all, _ := c.Disagg.SplitConfigs() // validated before
+	return all[0]
 }
 
 // SplitConfigs returns the configuration of each policy.

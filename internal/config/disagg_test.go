@@ -40,3 +40,37 @@ func TestDisaggFlags(t *testing.T) {
 		t.Errorf("bad flags: %v", err)
 	}
 }
+
+// TestDisaggPolicy: a limit of the policy threshold selects it, unless a policy is set, and what is no policy is refused.
+func TestDisaggPolicy(t *testing.T) {
+	for _, c := range []struct {
+		command Command
+		env     []string
+		want    disagg.SplitConfig // of which the weight is the default's
+		origin  string             // of the policy
+	}{
+		{Up, nil, disagg.SplitConfig{Policy: disagg.ByCost, MaxLocalPrefillLength: 1000, MaxPrefillQueueSize: 2}, "default"},
+		{Worker, []string{"PENSTOCK_MAX_LOCAL_PREFILL_LENGTH=10"}, disagg.SplitConfig{Policy: disagg.ByThreshold, MaxLocalPrefillLength: 10, MaxPrefillQueueSize: 2}, "env PENSTOCK_MAX_LOCAL_PREFILL_LENGTH"},
+		{Up, []string{"PENSTOCK_MAX_PREFILL_QUEUE_SIZE=0"}, disagg.SplitConfig{Policy: disagg.ByThreshold, MaxLocalPrefillLength: 1000}, "env PENSTOCK_MAX_PREFILL_QUEUE_SIZE"},
+		{
+			Up,
+			[]string{"PENSTOCK_MAX_PREFILL_QUEUE_SIZE=3", "PENSTOCK_DISAGG_POLICY=always"},
+			disagg.SplitConfig{Policy: disagg.AlwaysRemote, MaxLocalPrefillLength: 1000, MaxPrefillQueueSize: 3},
+			"env PENSTOCK_DISAGG_POLICY",
+		},
+	} {
+		l, err := Load("", append(c.env, "PENSTOCK_DISCOVERY=static"), NoFlags(c.command))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.want.DecodeWeight = disagg.DefaultSplit().DecodeWeight
+		if got := l.SplitConfig(); got != c.want || l.origin["disagg-policy"] != c.origin {
+			t.Errorf("%q: %+v from %s", c.env, got, l.origin["disagg-policy"])
+		}
+	}
+	for _, bad := range []string{"DISAGG_POLICY=kv", "DISAGG_POLICY=never,cost", "MAX_LOCAL_PREFILL_LENGTH=-1", "MAX_PREFILL_QUEUE_SIZE=x"} {
+		if _, err := Load("", []string{"PENSTOCK_" + bad, "PENSTOCK_DISCOVERY=static"}, NoFlags(Up)); err == nil {
+			t.Errorf("%s was taken", bad)
+		}
+	}
+}

@@ -115,6 +115,9 @@ func (c *Config) validateCommand(command Command) error {
 		p.report("http-addr", fmt.Sprintf("%s needs an address to serve at, for example 127.0.0.1:8000", command))
 	}
 	p.requireNotFile("data-dir", c.DataDir)
+	if strings.Contains(c.Disagg.Policy, ",") {
+		p.report("disagg-policy", fmt.Sprintf("%.60q: %s takes one policy; replay compares several", c.Disagg.Policy, command))
+	}
 	if command == Worker {
 		p.checkWorkerEngine(c)
 	}

@@ -3,7 +3,6 @@ package config
 import (
 	"slices"
 
-	"penstock/core/disagg"
 	"penstock/internal/engine"
 )
 
@@ -31,27 +30,6 @@ func (l *Loaded) ExchangesBlocks() bool {
 	return l.Command.HasEngines() && !l.HasRemoteEngines() && slices.ContainsFunc(l.WorkerRoles(), func(r engine.Role) bool {
 		return r == engine.RolePrefill || r == engine.RoleDecode
 	})
-}
-
-// SplitConfig returns how a decode worker decides where prompts are computed. The tree must be valid.
-func (c *Config) SplitConfig() disagg.SplitConfig {
-	split := disagg.DefaultSplit()
-	split.Policy, _ = disagg.ParsePolicy(c.Disagg.Policy) // validated before
-	split.MaxLocalPrefillLength, split.MaxPrefillQueueSize = c.Disagg.MaxLocalPrefillLength, c.Disagg.MaxPrefillQueueSize
-	return split
-}
-
-// deriveDisaggPolicy sets the policy, if it is not set, to the one for which limits are set.
-func (l *Loaded) deriveDisaggPolicy() {
-	if l.IsSet("disagg-policy") {
-		return
-	}
-	for _, key := range []string{"max-local-prefill-length", "max-prefill-queue-size"} {
-		if l.IsSet(key) {
-			l.Disagg.Policy, l.origin["disagg-policy"] = disagg.ByThreshold.String(), l.origin[key]
-			return
-		}
-	}
 }
 
 // checkRoles checks the settings of roles against the engines.
