@@ -42,7 +42,7 @@ type DecodeWorkerConfig struct {
 	Handoff disagg.HandoffConfig
 	// LandingBytes bounds the memory for blocks which arrive, of all requests together; 0 means 256 MiB.
 	LandingBytes int64
-	// Decide decides about a request. It gets Tokens, Cached, BlockSize, NoRoom, LocalTokens and Decoding, adds what else is
+	// Decide decides about a request. It gets Tokens, Cached, BlockSize, NoRoom, LocalTokens, LocalPrefills and Decoding, adds what else is
 	// known, and calls disagg.Decide.
 	Decide func(disagg.SplitInputs) disagg.Decision
 	// ObserveLocal, if not nil, gets the time in which the engine computed so many tokens of a prompt, beside no prompt which

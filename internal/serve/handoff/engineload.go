@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"penstock/core/disagg"
 	"penstock/core/kv"
 	"penstock/internal/engine"
 )
@@ -26,14 +27,15 @@ type followedRequest struct {
 	begun  bool // the answer has begun
 }
 
-// describeLoad returns how many tokens of prompts the engine has to compute, and how many answers have begun.
-func (d *DecodeWorker) describeLoad() (tokens, decoding int) {
+// describeLoad sets what the engine has to do: the prompts which it computes, their tokens, and the answers which have
+// begun.
+func (d *DecodeWorker) describeLoad(in *disagg.SplitInputs) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, f := range d.mu.running.prefills {
-		tokens += f.tokens - f.cached
+		in.LocalTokens += f.tokens - f.cached
 	}
-	return tokens, d.mu.running.decoding
+	in.LocalPrefills, in.Decoding = len(d.mu.running.prefills), d.mu.running.decoding
 }
 
 // startPrefill says that the engine computes a request of so many tokens, of which it has some.

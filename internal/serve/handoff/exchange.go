@@ -231,7 +231,7 @@ const landingSlack = 2 * 128
 // decide decides where the prompt is computed. A request which the engine refuses to look up is for it to refuse.
 func (x *exchange) decide(cached int, err error) {
 	in := disagg.SplitInputs{Tokens: x.tokens, Cached: cached, BlockSize: x.d.layout.BlockSize}
-	in.LocalTokens, in.Decoding = x.d.describeLoad()
+	x.d.describeLoad(&in)
 	decision := disagg.Decision{Inputs: in}
 	if err == nil {
 		start, end := in.MovedRange()

@@ -37,15 +37,15 @@ type Fleet struct {
 	mu  struct {
 		sync.Mutex
 		of    *catalog.Snapshot // which peers are of
-		peers []PrefillPeer     // without Tokens
+		peers []PrefillPeer     // without load
 		loads map[kv.WorkerID]reportedLoad
 	}
 }
 
-// reportedLoad is how many tokens a prefill worker has to compute, and when it said so.
+// reportedLoad is how many tokens of how many prompts a prefill worker has to compute, and when it said so.
 type reportedLoad struct {
-	tokens int
-	at     time.Time
+	tokens, jobs int
+	at           time.Time
 }
 
 // reportAge is how long a report says something: workers repeat theirs every few seconds.
@@ -85,7 +85,7 @@ func (f *Fleet) recordLoad(r *engine.LoadReport) {
 	defer f.mu.Unlock()
 	for _, p := range f.peersLocked() {
 		if p.Worker.ID == r.WorkerID && p.Epoch == r.Epoch {
-			f.mu.loads[r.WorkerID] = reportedLoad{max(r.Load.PrefillTokens, 0), time.Now()}
+			f.mu.loads[r.WorkerID] = reportedLoad{max(r.Load.PrefillTokens, 0), max(r.Load.Running+r.Load.Waiting, 0), time.Now()}
 		}
 	}
 }
@@ -99,7 +99,7 @@ func (f *Fleet) Peers() []PrefillPeer {
 	all := make([]PrefillPeer, len(known))
 	for i, p := range known {
 		if l := f.mu.loads[p.Worker.ID]; now.Sub(l.at) < reportAge {
-			p.Tokens = l.tokens
+			p.Tokens, p.Jobs = l.tokens, l.jobs
 		}
 		all[i] = p
 	}

@@ -56,7 +56,7 @@ func TestFleet(t *testing.T) {
 		peers := func() string {
 			var all []string
 			for _, p := range f.Peers() {
-				all = append(all, fmt.Sprintf("%d/%d at %s: %d", p.Worker.ID, p.Epoch, p.Addr, p.Tokens))
+				all = append(all, fmt.Sprintf("%d/%d at %s: %d of %d", p.Worker.ID, p.Epoch, p.Addr, p.Tokens, p.Jobs))
 			}
 			return strings.Join(all, ", ")
 		}
@@ -72,7 +72,7 @@ func TestFleet(t *testing.T) {
 		)
 		synctest.Wait()
 		for _, id := range []kv.WorkerID{2, 3, 5, 6} {
-			r := engine.LoadReport{WorkerID: id, Epoch: uint64(100 + id), Load: engine.Load{PrefillTokens: 10 * int(id)}}
+			r := engine.LoadReport{WorkerID: id, Epoch: uint64(100 + id), Load: engine.Load{PrefillTokens: 10 * int(id), Running: 1, Waiting: 2}}
 			if id == 5 {
 				r.Epoch-- // of its earlier life
 			}
@@ -85,18 +85,18 @@ func TestFleet(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		if got := peers(); got != "2/102 at worker-2: 20, 5/105 at worker-5: 0" {
+		if got := peers(); got != "2/102 at worker-2: 20 of 3, 5/105 at worker-5: 0 of 0" {
 			t.Errorf("the peers are %s", got)
 		}
 		if !f.HasDecodeWorkers() || f.FindOwner(kv.Worker{ID: 1}).Epoch != 101 || f.FindOwner(kv.Worker{ID: 3}) != nil || f.FindOwner(kv.Worker{ID: 9}) != nil {
 			t.Error("the decode worker is not known, or another is")
 		}
 		time.Sleep(reportAge) // virtual
-		if got := peers(); got != "2/102 at worker-2: 0, 5/105 at worker-5: 0" {
+		if got := peers(); got != "2/102 at worker-2: 0 of 0, 5/105 at worker-5: 0 of 0" {
 			t.Errorf("with old reports the peers are %s", got)
 		}
 		set(registered(t, 1, engine.RoleDecode, nil), registered(t, 5, engine.RolePrefill, nil))
-		if got := peers(); got != "5/105 at worker-5: 0" {
+		if got := peers(); got != "5/105 at worker-5: 0 of 0" {
 			t.Errorf("after one left the peers are %s", got)
 		}
 		set(registered(t, 2, engine.RolePrefill, nil))

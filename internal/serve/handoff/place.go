@@ -55,8 +55,8 @@ func jobID(job *engine.PrefillRequest) string {
 type PrefillPeer struct {
 	disagg.Incarnation
 	Addr string
-	// Tokens are those which it has to compute, as far as is known.
-	Tokens int
+	// Tokens are what it has to compute, and Jobs the prompts to which they belong, as far as is known.
+	Tokens, Jobs int
 }
 
 // CallPlacer gives each job to the least loaded prefill worker, by a call. Jobs are lost with it: the decode worker makes

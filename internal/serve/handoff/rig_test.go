@@ -632,8 +632,9 @@ func (r *rig) expectIdle() {
 	if s := r.decoder.Stats(); s.Open != 0 || s.LandingBytes != 0 || s.Queued != 0 || r.decoder.QueuedJobs() != 0 {
 		r.t.Errorf("of the handoffs are left: %+v", s)
 	}
-	if tokens, decoding := r.decoder.describeLoad(); tokens+decoding != 0 {
-		r.t.Errorf("of the requests are left: %d tokens to compute, %d answers", tokens, decoding)
+	var load disagg.SplitInputs
+	if r.decoder.describeLoad(&load); load != (disagg.SplitInputs{}) {
+		r.t.Errorf("of the requests are left: %+v", load)
 	}
 	if l := r.eng.Load(); l.Running+l.Waiting+l.UsedBlocks != 0 {
 		r.t.Errorf("the decode engine has left: %+v", l)

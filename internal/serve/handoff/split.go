@@ -47,6 +47,7 @@ func (s *Splitter) Decide(in disagg.SplitInputs) disagg.Decision {
 	for _, p := range s.fleet.Peers() {
 		in.PrefillWorkers++
 		in.QueuedTokens += p.Tokens
+		in.RunningJobs += p.Jobs
 	}
 	in.QueuedJobs = s.depth()
 	s.mu.Lock()
