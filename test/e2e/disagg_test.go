@@ -119,7 +119,6 @@ func TestPrefillInOneProcess(t *testing.T) {
 // also of a prompt with a picture. Prefill workers leave and join: without one a decode worker computes prompts itself.
 func TestPrefillProcesses(t *testing.T) {
 	t.Parallel()
-	alone := start(t, "workers=1")
 	// The picture is not in the last block, which the decode worker computes itself.
 	pictures := func(seed int) []map[string]any {
 		return []map[string]any{showing(8, shown("image", dataURI("image/png", pngOf(t, picture(uint64(seed), 84, 112)))), said(longPrompt(seed)))}
@@ -127,6 +126,7 @@ func TestPrefillProcesses(t *testing.T) {
 	for i, discovery := range []string{"nats", "file"} {
 		t.Run(discovery, func(t *testing.T) {
 			t.Parallel()
+			alone := start(t, "workers=1")
 			var f *process
 			settings := []string{"http-addr=127.0.0.1:0"}
 			if discovery == "nats" {
