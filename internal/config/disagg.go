@@ -9,9 +9,10 @@ import (
 
 // Disagg are the settings of decode workers: where prompts are computed.
 type Disagg struct {
-	Policy                string `key:"disagg-policy" default:"cost" help:"where a decode worker has prompts computed: cost (where it takes less time and delays fewer answers), threshold (by prefill workers if the prompt is long and their queue short), always by prefill workers while there are any, or never; threshold if one of its limits is set and no policy. replay takes several, separated by commas"`
-	MaxLocalPrefillLength int    `key:"max-local-prefill-length" default:"1000" valid:"0..1073741824" help:"tokens of a prompt, without the cached ones, which a decode worker computes itself at most; disagg-policy threshold only"`
-	MaxPrefillQueueSize   int    `key:"max-prefill-queue-size" default:"2" valid:"0..1048576" help:"jobs waiting for a prefill worker from which on decode workers compute prompts themselves; disagg-policy threshold only"`
+	Policy                string   `key:"disagg-policy" default:"cost" help:"where a decode worker has prompts computed: cost (where it takes less time and delays fewer answers), threshold (by prefill workers if the prompt is long and their queue short), always by prefill workers while there are any, or never; threshold if one of its limits is set and no policy. replay takes several, separated by commas"`
+	MaxLocalPrefillLength int      `key:"max-local-prefill-length" default:"1000" valid:"0..1073741824" help:"tokens of a prompt, without the cached ones, which a decode worker computes itself at most; disagg-policy threshold only"`
+	MaxPrefillQueueSize   int      `key:"max-prefill-queue-size" default:"2" valid:"0..1048576" help:"jobs waiting for a prefill worker from which on decode workers compute prompts themselves; disagg-policy threshold only"`
+	PrefillWait           Duration `key:"prefill-wait" on:"up,worker" default:"10s" valid:"positive" help:"time that a prompt waits for a prefill worker; then the decode worker computes it. A prefill worker may show no progress for half of it, and all attempts may take six times as long; give all workers the same"`
 }
 
 // selectPolicy selects policy threshold if one of its limits is set and no policy is. It returns the key of that limit;

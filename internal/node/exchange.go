@@ -16,12 +16,19 @@ import (
 	"penstock/internal/serve/worker"
 )
 
-// The limits of handoffs. A prefill worker beats well within the lease of its job in the queue and the silence which a
-// decode worker bears.
-var (
-	handoffLimits = disagg.HandoffConfig{MaxAttempts: 3, LocalWait: 2 * time.Second, QueueWait: 10 * time.Second, Silence: 5 * time.Second, Budget: time.Minute}
-	jobLimits     = disagg.JobConfig{ClaimWait: 2 * time.Second, Heartbeat: bus.DefaultLease / 4, Budget: time.Minute}
-)
+// prefillAttempts is how many prefill workers may fail a request.
+const prefillAttempts = 3
+
+// handoffLimits returns the limits of a decode worker whose jobs wait so long for a prefill worker.
+func handoffLimits(wait time.Duration) disagg.HandoffConfig {
+	return disagg.HandoffConfig{MaxAttempts: prefillAttempts, LocalWait: wait / 5, QueueWait: wait, Silence: wait / 2, Budget: 6 * wait}
+}
+
+// jobLimits returns the limits of a prefill worker whose decode workers have such handoffLimits. It beats well within the
+// lease of its job in the queue and the silence which they bear.
+func jobLimits(wait time.Duration) disagg.JobConfig {
+	return disagg.JobConfig{ClaimWait: wait / 5, Heartbeat: min(bus.DefaultLease/4, wait/20), Budget: 6 * wait}
+}
 
 const (
 	// depthInterval is how often the queue of prefill workers is asked for its depth.
@@ -161,7 +168,7 @@ func (x *blockExchange) openDecoder(self disagg.Incarnation, addr string, eng bl
 		jobs = &handoff.QueuePlacer{Queue: x.queue, MaxLifetime: bus.DefaultMaxLifetime, Wait: putLimit, Else: jobs}
 	}
 	decoder, err = handoff.NewDecodeWorker(handoff.DecodeWorkerConfig{
-		Self: self, Addr: addr, Handoff: handoffLimits, Decide: split.Decide, ObserveLocal: split.ObserveLocal,
+		Self: self, Addr: addr, Handoff: handoffLimits(time.Duration(p.cfg.Disagg.PrefillWait)), Decide: split.Decide, ObserveLocal: split.ObserveLocal,
 		Observe: func(out *handoff.HandoffOutcome) {
 			split.ObserveHandoff(out)
 			if out.State != disagg.Aborted {
@@ -193,7 +200,7 @@ func (x *blockExchange) openPrefiller(self disagg.Incarnation, _ string, eng blo
 	exchange := x.metadata
 	exchange.Epoch = self.Epoch
 	w, err := handoff.NewPrefillWorker(handoff.PrefillWorkerConfig{
-		Self: self, Exchange: exchange, Job: jobLimits, FindOwner: x.fleet.FindOwner, Observe: o.CountPrefilled,
+		Self: self, Exchange: exchange, Job: jobLimits(time.Duration(p.cfg.Disagg.PrefillWait)), FindOwner: x.fleet.FindOwner, Observe: o.CountPrefilled,
 		Log: obs.Component(p.log, "worker"),
 	}, eng, p.planes.RPC, p.planes.Bulk)
 	if err != nil {
