@@ -61,8 +61,8 @@ func TestCombinations(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d requests of at most %d tokens, %d with a picture, each aggregated, local and remote; %d with log-probabilities, %d sampled",
-		total.requests, *combinationTokens, total.pictures, total.logprobs, total.sampled)
+	t.Logf("%d requests of at most %d tokens, %d with a picture, each aggregated, local and remote; %d with log-probabilities, %d sampled; at least %d of each of %d combinations",
+		total.requests, *combinationTokens, total.pictures, total.logprobs, total.sampled, *combinationRequests/index, index)
 	t.Logf("of %d tokens of remote prompts the prefill workers computed %d, and the decode workers the rest, at most %d of one; %d blocks moved, of %d bytes",
 		total.tokens, total.moved, total.most, total.blocks, total.bytes)
 	for _, name := range slices.Sorted(maps.Keys(total.remote)) {
