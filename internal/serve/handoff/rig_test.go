@@ -379,7 +379,7 @@ type rig struct {
 	ctx      context.Context
 	open     func(blockSize int) exchangeEngine
 	calls    *rpc.MemPlane
-	bulk     *xfer.MemPlane
+	bulk     xfer.Plane  // of prefill workers, under their faults
 	cache    *tokenCache // nil for other engines
 	eng      exchangeEngine
 	decoder  *DecodeWorker
@@ -399,6 +399,8 @@ type exchangeEngine interface {
 type rigConfig struct {
 	open     func(blockSize int) exchangeEngine // nil is an engine with a tokenCache
 	blocks   []int                              // of the decode worker and of each prefill worker, in tokens
+	owner    xfer.Plane                         // of the decode worker; nil is a MemPlane which all share
+	writer   xfer.Plane                         // of prefill workers, if owner is not nil
 	queue    bus.Queue                          // nil for calls
 	noCalls  bool                               // what the queue does not take is not called either
 	change   func(*DecodeWorkerConfig)
@@ -443,11 +445,11 @@ func newRig(t *testing.T, cfg rigConfig) *rig {
 		capacity = 16384
 	}
 	r := &rig{t: t, calls: rpc.NewMemPlane(), open: cfg.open, outcomes: make(chan *HandoffOutcome, 4096)}
-	bulk, err := xfer.NewMemPlane(xfer.Config{})
-	if err != nil {
-		t.Fatal(err)
+	bulk := cfg.owner
+	if r.bulk = cfg.writer; bulk == nil {
+		bulk = newMemPlane(t, xfer.Config{})
+		r.bulk = bulk
 	}
-	r.bulk = bulk
 	r.eng, r.cache = r.newEngine(cfg.blocks[0], capacity)
 	ctx, cancel := context.WithCancel(context.Background())
 	r.ctx = ctx
@@ -471,6 +473,7 @@ func newRig(t *testing.T, cfg rigConfig) *rig {
 	if cfg.change != nil {
 		cfg.change(&dc)
 	}
+	var err error
 	if r.decoder, err = NewDecodeWorker(dc, r.eng, bulk, jobs); err != nil {
 		t.Fatal(err)
 	}
@@ -491,6 +494,16 @@ func newRig(t *testing.T, cfg rigConfig) *rig {
 		r.running.Wait()
 	})
 	return r
+}
+
+// newMemPlane returns a plane which the workers of a rig share.
+func newMemPlane(t *testing.T, cfg xfer.Config) xfer.Plane {
+	t.Helper()
+	p, err := xfer.NewMemPlane(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
 }
 
 // newEngine returns an engine, with its cache unless it is one of open.
@@ -611,11 +624,16 @@ func (r *rig) expect(req *engine.Request, done <-chan answer) *HandoffOutcome {
 // compare compares an answer with that of one engine.
 func (r *rig) compare(req *engine.Request, got answer) {
 	r.t.Helper()
+	r.compareWith(req, r.alone(req), got)
+}
+
+// compareWith compares an answer with what another engine gave, except for how much that had cached.
+func (r *rig) compareWith(req *engine.Request, want []enginetest.Choice, got answer) {
+	r.t.Helper()
 	if got.err != nil {
 		r.t.Errorf("%s: %v", req.ID, got.err)
 		return
 	}
-	want := r.alone(req)
 	for i := range want {
 		want[i].Cached, got.choices[i].Cached = 0, 0
 	}
@@ -629,15 +647,23 @@ func (r *rig) expectIdle() {
 	r.t.Helper()
 	time.Sleep(2 * testJob.ClaimWait) // virtual
 	synctest.Wait()
+	for _, left := range r.listLeft() {
+		r.t.Error(left)
+	}
+}
+
+// listLeft says what is left of handoffs.
+func (r *rig) listLeft() (left []string) {
+	add := func(format string, args ...any) { left = append(left, fmt.Sprintf(format, args...)) }
 	if s := r.decoder.Stats(); s.Open != 0 || s.LandingBytes != 0 || s.Queued != 0 || r.decoder.QueuedJobs() != 0 {
-		r.t.Errorf("of the handoffs are left: %+v", s)
+		add("of the handoffs are left: %+v", s)
 	}
 	var load disagg.SplitInputs
 	if r.decoder.describeLoad(&load); load != (disagg.SplitInputs{}) {
-		r.t.Errorf("of the requests are left: %+v", load)
+		add("of the requests are left: %+v", load)
 	}
 	if l := r.eng.Load(); l.Running+l.Waiting+l.UsedBlocks != 0 {
-		r.t.Errorf("the decode engine has left: %+v", l)
+		add("the decode engine has left: %+v", l)
 	}
 	for _, p := range r.prefills {
 		select {
@@ -647,12 +673,13 @@ func (r *rig) expectIdle() {
 		}
 		s := p.Stats()
 		if s.Running+s.Waiting != 0 {
-			r.t.Errorf("of the jobs are left: %+v", s)
+			add("of the jobs are left: %+v", s)
 		}
 		if l := p.eng.Load(); l.Running+l.Waiting+l.UsedBlocks != 0 {
-			r.t.Errorf("a prefill engine has left: %+v", l)
+			add("a prefill engine has left: %+v", l)
 		}
 	}
+	return left
 }
 
 // newQueue returns a queue in memory.

@@ -20,46 +20,69 @@ func (p placeholders) ID(text string) (kv.Token, bool) { t, ok := p[text]; retur
 
 var pads = placeholders{"<|image|>": 196, "<|video|>": 197, "<|audio|>": 198}
 
+// newTiny returns an engine of the built-in model, whose configuration change changes unless it is nil.
+func newTiny(t *testing.T, blockSize, tokens int, change func(*tiny.Config)) *tiny.Engine {
+	t.Helper()
+	cfg := tiny.Config{
+		Name: "m", Layers: 1, BlockSize: blockSize, Blocks: tokens / blockSize,
+		Vocabulary: tiny.Vocabulary{Size: 200, Mask: []kv.Token{196, 197, 198}, Names: pads},
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	e, err := tiny.New(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
 // openTiny returns engines of the built-in model which differ in the size of their blocks.
 func openTiny(t *testing.T) func(blockSize int) exchangeEngine {
-	return func(blockSize int) exchangeEngine {
-		e, err := tiny.New(t.Context(), tiny.Config{
-			Name: "m", Layers: 1, BlockSize: blockSize, Blocks: 2048 / blockSize,
-			Vocabulary: tiny.Vocabulary{Size: 200, Mask: []kv.Token{196, 197, 198}, Names: pads},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return e
+	return func(blockSize int) exchangeEngine { return newTiny(t, blockSize, 2048, nil) }
+}
+
+// pictureSize is that of the pictures which requests show.
+var pictureSize = media.Size{Height: 2 * 28, Width: 3 * 28}
+
+// noise returns the bytes of a picture of noise.
+func noise(seed uint64) (pixels []byte) {
+	for i := range 3 * pictureSize.Height * pictureSize.Width {
+		pixels = append(pixels, byte(mix(seed, uint64(i))))
 	}
+	return pixels
 }
 
 // showPicture shows a picture of noise in a request, before the token at an index.
 func showPicture(t *testing.T, req *engine.Request, at int, seed uint64) {
 	t.Helper()
+	pixels := media.Tensor{Shape: []int{pictureSize.Height, pictureSize.Width, 3}, Data: noise(seed)}
+	showObject(t, req, at, media.Object{Key: pixel.ContentKey(media.Image, &pixels), Identity: media.ByPixels, Tensor: pixels})
+}
+
+// showObject shows a picture in a request, before the token at an index. It returns the index after its tokens.
+func showObject(t *testing.T, req *engine.Request, at int, o media.Object) (end int) {
+	t.Helper()
 	f, err := family.OpenBuiltin(pads)
 	if err != nil {
 		t.Fatal(err)
 	}
-	pixels := media.Tensor{Shape: []int{2 * 28, 3 * 28, 3}}
-	for i := range 2 * 28 * 3 * 28 * 3 {
-		pixels.Data = append(pixels.Data, byte(mix(seed, uint64(i))))
-	}
-	l, err := f.Layout(media.Image, media.Size{Height: 2 * 28, Width: 3 * 28})
+	l, err := f.Layout(media.Image, pictureSize)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := l.CountTokens()
-	o := media.Object{Kind: media.Image, Key: pixel.ContentKey(media.Image, &pixels), Identity: media.ByPixels, Part: "messages[0].content[0]", Tensor: pixels}
-	for i := range n {
-		req.Prompt[at+i] = pads["<|image|>"]
+	end = at + l.CountTokens()
+	for i := at; i < end; i++ {
+		req.Prompt[i] = pads["<|image|>"]
 	}
-	req.Media = append(req.Media, kv.Media{Hash: o.Key.Hash, Digest: o.Key.Digest, Start: at, End: at + n})
+	o.Kind, o.Part = media.Image, "messages[0].content[0]"
+	req.Media = append(req.Media, kv.Media{Hash: o.Key.Hash, Digest: o.Key.Digest, Start: at, End: end})
 	req.Objects = append(req.Objects, o)
+	return end
 }
 
-// TestTiny: the K and V of a real model, computed elsewhere, give the tokens and log-probabilities of one engine, also of
-// prompts with pictures, which the decode worker neither gets nor encodes.
+// TestTiny: the K and V of a real model, computed elsewhere, give the tokens and log-probabilities of one engine,
+// also of prompts with pictures, which the decode worker neither gets nor encodes.
 func TestTiny(t *testing.T) {
 	for _, sizes := range [][2]int{{16, 64}, {128, 16}} {
 		t.Run(fmt.Sprintf("%d from %d", sizes[0], sizes[1]), func(t *testing.T) {
@@ -91,4 +114,6 @@ func TestTiny(t *testing.T) {
 	}
 }
 
-func encodedBy(e exchangeEngine) uint64 { return uint64(e.(*tiny.Engine).EncoderStats().Encoded) }
+func encodedBy(e exchangeEngine) uint64 {
+	return e.(interface{ EncoderStats() engine.EncoderStats }).EncoderStats().Encoded
+}
