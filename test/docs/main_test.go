@@ -202,6 +202,8 @@ export MODEL=penstock-tiny
     examples/multimodal/ask.sh --print examples/multimodal/picture.png | jq -e .messages
 `, "ask.sh", "asks.sh", "No such file"},
 	{"program of the repository", `
+<!-- run: timeout=10m -->
+
     go run ./bench/index -h
 `, "./bench/index", "./bench/indexes", "bench/indexes"},
 	{"scaled command", `

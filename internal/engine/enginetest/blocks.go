@@ -59,7 +59,11 @@ func importBlocks(ctx context.Context, prefill engine.BlockProvider, decode engi
 	select {
 	case m.Held = <-w.held:
 	case <-ctx.Done():
-		return ctx.Err()
+		select {
+		case m.Held = <-w.held: // of a request which needed no import, and has ended
+		default:
+			return ctx.Err()
+		}
 	}
 	layout := decode.BlockLayout()
 	m.End = (firstOpenLength(req) - 1) / layout.BlockSize * layout.BlockSize
