@@ -151,7 +151,9 @@ func (f *Fleet) HasDecodeWorkers() bool {
 }
 
 // QueuePrefix returns what the names of the queues of the prefill workers of a component begin with.
-func QueuePrefix(namespace, component string) string { return namespace + "." + component + ".prefill-" }
+func QueuePrefix(namespace, component string) string {
+	return namespace + "." + component + ".prefill-"
+}
 
 // NamedQueue returns the queue of prefill workers with a name.
 func NamedQueue(name string) bus.QueueConfig { return bus.QueueConfig{Name: name} }
