@@ -23,7 +23,7 @@ func TestScript(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
-		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
+		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "queues": startQueues},
 		Setup: func(env *testscript.Env) error {
 			url, stop := startTalker()
 			env.Defer(stop)

@@ -121,6 +121,12 @@ func AddFlags(fs *pflag.FlagSet, command Command) *Flags {
 	return addFlags(fs, command, func(s *setting) bool { return s.appliesTo(command) })
 }
 
+// AddFlagsOf defines the flags of the settings with the given keys on fs, whatever commands have them: for a command
+// line which needs few of them.
+func AddFlagsOf(fs *pflag.FlagSet, keys ...string) *Flags {
+	return addFlags(fs, Up, func(s *setting) bool { return slices.Contains(keys, s.key) })
+}
+
 // AddAllFlags defines the flags of every command on fs, for a command line which names its command only with
 // [Flags.SetCommand].
 func AddAllFlags(fs *pflag.FlagSet) *Flags {

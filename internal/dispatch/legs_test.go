@@ -104,7 +104,7 @@ func (l *legFleet) Route(_ context.Context, req *route.Request) (route.Decision,
 			return route.Decision{Worker: kv.Worker{ID: w.ID}, Addr: w.Addr, BlockSize: 2}, nil
 		}
 	}
-	return route.Decision{}, errNobody
+	return route.Decision{}, errNoWorker
 }
 
 func (l *legFleet) Call(ctx context.Context, addr, _ string, body []byte, recv func(frame []byte) error) error {

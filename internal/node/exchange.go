@@ -184,7 +184,11 @@ func (x *blockExchange) openDecoder(self disagg.Incarnation, addr string, eng bl
 		tick := time.NewTicker(depthInterval)
 		defer tick.Stop()
 		for {
-			o.SetPrefillers(len(x.fleet.Peers()), depth())
+			dead := 0
+			if x.queue != nil {
+				dead = x.queue.EstimateDead()
+			}
+			o.SetPrefillers(len(x.fleet.Peers()), depth(), dead)
 			select {
 			case <-tick.C:
 			case <-ctx.Done():

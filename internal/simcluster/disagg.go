@@ -39,7 +39,7 @@ func (c *Config) ensureSplitDefaults() {
 	if c.Job == (disagg.JobConfig{}) {
 		c.Job = disagg.JobConfig{ClaimWait: time.Second, Heartbeat: 500 * time.Millisecond, Budget: 20 * time.Second}
 	}
-	c.PrefillConcurrency = cmp.Or(c.PrefillConcurrency, 4)
+	c.PrefillConcurrency = cmp.Or(c.PrefillConcurrency, 2)
 }
 
 // validateSplit reports what is wrong with prefill workers.

@@ -96,7 +96,7 @@ func TestRemotePrefillTimes(t *testing.T) {
 		},
 		{
 			"blocks of two prompts of one pass leave one after the other",
-			splitFleet(2, 1, always, func(c *Config) { c.KVBandwidth = 0.016 }),
+			splitFleet(2, 1, always, func(c *Config) { c.KVBandwidth, c.PrefillConcurrency = 0.016, 3 }),
 			[]replay.Request{ownPrompt(0, 0, 4, 1), ownPrompt(1, 0, 4, 1), ownPrompt(2, 0, 4, 1)},
 			"36ms 58.8ms 61.8ms", 3, 144000,
 		},

@@ -24,6 +24,7 @@ type jobLine struct {
 type lineJob struct {
 	id       string
 	data     []byte
+	put      time.Time
 	deadline time.Time
 	attempts int
 	receipt  string // of the delivery, if it is held
@@ -60,7 +61,7 @@ func (l *jobLine) putJob(now time.Time, j Job) error {
 	if len(l.jobs) >= l.cfg.MaxJobs {
 		return errQueueFull(&l.cfg)
 	}
-	job := &lineJob{id: j.ID, data: bytes.Clone(j.Data), deadline: now.Add(j.Lifetime)}
+	job := &lineJob{id: j.ID, data: bytes.Clone(j.Data), put: now, deadline: now.Add(j.Lifetime)}
 	l.jobs[j.ID] = job
 	l.waiting = append(l.waiting, job)
 	l.ids.rememberID(now, j.ID)
@@ -133,6 +134,16 @@ func (l *jobLine) releaseJob(now time.Time, d Delivery) error {
 func (l *jobLine) describeDepth(now time.Time) QueueDepth {
 	l.advanceTime(now)
 	return QueueDepth{Waiting: len(l.waiting), Started: len(l.jobs) - len(l.waiting), At: now}
+}
+
+func (l *jobLine) describeState(now time.Time) QueueState {
+	s := QueueState{QueueDepth: l.describeDepth(now), Dead: len(l.dead)}
+	for _, j := range l.jobs {
+		if s.Oldest.IsZero() || j.put.Before(s.Oldest) {
+			s.Oldest = j.put
+		}
+	}
+	return s
 }
 
 func (l *jobLine) listDead(now time.Time) []DeadJob {

@@ -2,6 +2,9 @@ package bus
 
 import (
 	"context"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -38,6 +41,21 @@ func (b *MemBus) OpenQueue(cfg QueueConfig) (Queue, error) {
 		return nil, errQueueMismatch(cfg, q.mu.line.cfg)
 	}
 	return q, nil
+}
+
+// ListQueues implements Queues.
+func (b *MemBus) ListQueues(ctx context.Context, prefix string) ([]string, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	names := slices.Sorted(maps.Keys(b.mu.queues))
+	names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, prefix) })
+	if len(names) > MaxQueues {
+		return nil, errManyQueues(prefix)
+	}
+	return names, nil
 }
 
 // Put implements Queue.
@@ -114,6 +132,15 @@ func (q *MemQueue) DescribeDepth(ctx context.Context) (depth QueueDepth, err err
 		return nil
 	})
 	return depth, err
+}
+
+// DescribeState implements Queue.
+func (q *MemQueue) DescribeState(ctx context.Context) (state QueueState, err error) {
+	err = q.runOnLine(ctx, func(now time.Time, l *jobLine) error {
+		state = l.describeState(now)
+		return nil
+	})
+	return state, err
 }
 
 // ListDead implements Queue.

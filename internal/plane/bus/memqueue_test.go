@@ -104,7 +104,7 @@ func TestMemQueueForgetsIDs(t *testing.T) {
 	})
 }
 
-// WatchedQueue knows its own jobs at once, and the jobs of others after its interval.
+// WatchedQueue knows its own jobs at once, the jobs of others after its interval, and dead letters after ten.
 func TestWatchedQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := openMemQueue(t, QueueConfig{Lease: time.Hour, MaxLifetime: time.Hour})
@@ -137,15 +137,29 @@ func TestWatchedQueue(t *testing.T) {
 		if depth, _ := w.EstimateDepth(); !depth.At.Equal(began.Add(time.Second)) {
 			t.Errorf("the depth is of %v, want one second later", depth.At)
 		}
+		for attempt := range DefaultMaxAttempts {
+			if err := q.Release(t.Context(), mustPull(t, q, "b", attempt+1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		mustPull(t, q, "c", 1) // b has had its attempts
+		if n := w.EstimateDead(); n != 0 {
+			t.Errorf("%d dead letters before the store was asked", n)
+		}
+		time.Sleep(deadEvery * time.Second) // virtual time (synctest): the interval for dead letters passes
+		check("after the interval for dead letters", "true 0 2")
+		if n := w.EstimateDead(); n != 1 {
+			t.Errorf("%d dead letters, want 1", n)
+		}
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
 		time.Sleep(time.Minute) // virtual time (synctest): Run has ended, so no question is due
-		check("after the end of Run", "true 2 1")
+		check("after the end of Run", "true 0 2")
 		if err := w.Put(t.Context(), Job{}); err == nil {
 			t.Error("a bad job was put")
 		}
-		check("after a failure", "true 2 1")
+		check("after a failure", "true 0 2")
 	})
 }

@@ -3,6 +3,8 @@ package bus
 import (
 	"cmp"
 	"context"
+	"errors"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -84,6 +86,41 @@ func (b *NATSBus) OpenQueue(cfg QueueConfig) (Queue, error) {
 		return nil, errQueueMismatch(cfg, q.cfg)
 	}
 	return q, nil
+}
+
+// ListQueues implements Queues. It reads the names of the streams of jobs and of dead letters.
+func (b *NATSBus) ListQueues(ctx context.Context, prefix string) ([]string, error) {
+	found := map[string]bool{}
+	err := natsd.RunWhileConnected(ctx, b.nc, "list queues", func(ctx context.Context) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel() // it ends a list which is not read to its end
+		list := b.js.StreamNames(ctx, jetstream.WithStreamListSubject(b.cfg.Prefix+".>"))
+		for stream := range list.Name() {
+			if name, ok := b.queueOfStream(stream); ok && strings.HasPrefix(name, prefix) {
+				found[name] = true
+			}
+			if len(found) > MaxQueues {
+				return errManyQueues(prefix)
+			}
+		}
+		return list.Err()
+	})
+	if err != nil {
+		return nil, err
+	}
+	return slices.Sorted(maps.Keys(found)), nil
+}
+
+// queueOfStream returns the name of the queue which a stream belongs to; ok is false if it belongs to none.
+func (b *NATSBus) queueOfStream(stream string) (name string, ok bool) {
+	name, ok = strings.CutPrefix(strings.ReplaceAll(stream, "+", "."), b.cfg.Prefix+"_")
+	if !ok {
+		return "", false
+	}
+	if name, ok = strings.CutSuffix(name, ".jobs"); !ok {
+		name, ok = strings.CutSuffix(name, ".dead")
+	}
+	return name, ok && checkName(name) == nil
 }
 
 func newNATSQueue(b *NATSBus, cfg QueueConfig) *NATSQueue {
@@ -314,17 +351,61 @@ func (q *NATSQueue) Release(ctx context.Context, d Delivery) error {
 
 // DescribeDepth implements Queue.
 func (q *NATSQueue) DescribeDepth(ctx context.Context) (depth QueueDepth, err error) {
-	err = q.runOnConsumer(ctx, "describe", func(ctx context.Context) error {
-		at := time.Now()
-		c, err := q.bus.js.Consumer(ctx, q.jobs.config.Name, queueConsumer)
+	err = q.runOnConsumer(ctx, "describe", func(ctx context.Context) (err error) {
+		depth, err = q.readDepth(ctx)
+		return err
+	})
+	return depth, err
+}
+
+// readDepth reads the depth from the consumer.
+func (q *NATSQueue) readDepth(ctx context.Context) (QueueDepth, error) {
+	at := time.Now()
+	c, err := q.bus.js.Consumer(ctx, q.jobs.config.Name, queueConsumer)
+	if err != nil {
+		return QueueDepth{}, err
+	}
+	info := c.CachedInfo()
+	return QueueDepth{Waiting: int(info.NumPending), Started: info.NumAckPending, At: at}, nil
+}
+
+// DescribeState implements Queue. Messages which are no dead letters count as such too.
+func (q *NATSQueue) DescribeState(ctx context.Context) (state QueueState, err error) {
+	err = natsd.RunWhileConnected(ctx, q.bus.nc, "describe "+q.cfg.Name, func(ctx context.Context) error {
+		state = QueueState{}
+		jobs, err := q.readStream(ctx, &q.jobs)
 		if err != nil {
 			return err
 		}
-		info := c.CachedInfo()
-		depth = QueueDepth{Waiting: int(info.NumPending), Started: info.NumAckPending, At: at}
-		return nil
+		dead, err := q.readStream(ctx, &q.dead)
+		if err != nil {
+			return err
+		}
+		state.QueueDepth, err = q.readDepth(ctx)
+		if errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrConsumerNotFound) {
+			state.QueueDepth, err = QueueDepth{Waiting: int(jobs.Msgs), At: time.Now()}, nil // no worker has come yet
+		}
+		if state.Dead = int(dead.Msgs); jobs.Msgs > 0 {
+			state.Oldest = jobs.FirstTime
+		}
+		return err
 	})
-	return depth, err
+	if err != nil {
+		return QueueState{}, err
+	}
+	return state, nil
+}
+
+// readStream returns the state of a stream, which has no messages if it does not exist.
+func (q *NATSQueue) readStream(ctx context.Context, ns *natsStream) (jetstream.StreamState, error) {
+	s, err := q.bus.js.Stream(ctx, ns.config.Name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return jetstream.StreamState{}, nil
+	}
+	if err != nil {
+		return jetstream.StreamState{}, err
+	}
+	return s.CachedInfo().State, nil
 }
 
 // ListDead implements Queue.

@@ -17,6 +17,8 @@ const (
 	// MaxDead bounds the dead letters of a queue, and DeadAge their age. The oldest are dropped.
 	MaxDead = 1024
 	DeadAge = 24 * time.Hour
+	// MaxQueues bounds a list of queues.
+	MaxQueues = 1024
 )
 
 // Meaning of 0 in a QueueConfig, and bounds.
@@ -111,6 +113,15 @@ type QueueDepth struct {
 	At time.Time
 }
 
+// QueueState is what a queue has.
+type QueueState struct {
+	QueueDepth
+	// Oldest is when the oldest job of the queue was put, by the clock of the store; zero without jobs.
+	Oldest time.Time
+	// Dead is the number of dead letters.
+	Dead int
+}
+
 // DeadJob is a dead letter: a job which had all its attempts, and none was acknowledged.
 type DeadJob struct {
 	ID       string
@@ -153,6 +164,9 @@ type Queue interface {
 	Release(ctx context.Context, d Delivery) error
 	// DescribeDepth asks the store for the depth. [WatchedQueue] knows it without a question.
 	DescribeDepth(ctx context.Context) (QueueDepth, error)
+	// DescribeState asks the store for the depth and for more, at the cost of several questions. It makes
+	// and changes nothing, even if the store has no such queue yet.
+	DescribeState(ctx context.Context) (QueueState, error)
 	// ListDead returns the dead letters, the oldest first.
 	ListDead(ctx context.Context) ([]DeadJob, error)
 	// DropDead removes the dead letter of that id. If there is none it does nothing.
@@ -164,6 +178,9 @@ type Queues interface {
 	// OpenQueue returns the queue of a name, which exists from then on. It is Conflict if this bus has
 	// opened it with other values.
 	OpenQueue(cfg QueueConfig) (Queue, error)
+	// ListQueues returns the names, in order, of the queues which begin with prefix and were used: a job was
+	// put, or pulled. Queues which were only opened may be among them. More than MaxQueues are TooLarge.
+	ListQueues(ctx context.Context, prefix string) ([]string, error)
 }
 
 // checkJob validates a job for Put, and rounds its lifetime.
@@ -193,6 +210,10 @@ func roundUp(d, unit time.Duration) time.Duration { return (d + unit - 1) / unit
 
 func errQueueFull(c *QueueConfig) error {
 	return fault.New(fault.Overloaded, "put into %s: the queue has %d jobs already", c.Name, c.MaxJobs)
+}
+
+func errManyQueues(prefix string) error {
+	return fault.New(fault.TooLarge, "list queues: more than %d begin with %.100q", MaxQueues, prefix)
 }
 
 func errQueueMismatch(a, b QueueConfig) error {

@@ -15,6 +15,7 @@ type WatchedQueue struct {
 		puts    uint64 // successful calls of Put
 		known   bool
 		last    QueueDepth // the store's last answer
+		dead    int        // dead letters, by its last answer to that
 		counted uint64     // puts when it was asked for
 	}
 }
@@ -24,13 +25,17 @@ func NewWatchedQueue(q Queue, every time.Duration) *WatchedQueue {
 	return &WatchedQueue{Queue: q, every: every}
 }
 
+// deadEvery is which of the questions for the depth are also for the dead letters: they cost more, and dead letters are
+// seldom.
+const deadEvery = 10
+
 // Run asks for the depth until ctx ends; it then returns nil. While the store does not answer, the depth
 // grows old.
 func (w *WatchedQueue) Run(ctx context.Context) error {
 	tick := time.NewTicker(w.every)
 	defer tick.Stop()
-	for {
-		w.askDepth(ctx)
+	for n := 0; ; n++ {
+		w.askDepth(ctx, n%deadEvery == 0)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -39,17 +44,23 @@ func (w *WatchedQueue) Run(ctx context.Context) error {
 	}
 }
 
-func (w *WatchedQueue) askDepth(ctx context.Context) {
+// askDepth asks for the depth, or for the state, which has the number of dead letters too.
+func (w *WatchedQueue) askDepth(ctx context.Context, state bool) {
 	w.mu.Lock()
-	counted := w.mu.puts
+	s, counted := QueueState{Dead: w.mu.dead}, w.mu.puts
 	w.mu.Unlock()
-	depth, err := w.DescribeDepth(ctx)
+	var err error
+	if state {
+		s, err = w.DescribeState(ctx)
+	} else {
+		s.QueueDepth, err = w.DescribeDepth(ctx)
+	}
 	if err != nil {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.mu.known, w.mu.last, w.mu.counted = true, depth, counted
+	w.mu.known, w.mu.last, w.mu.dead, w.mu.counted = true, s.QueueDepth, s.Dead, counted
 }
 
 // Put implements Queue. It counts the job.
@@ -72,4 +83,11 @@ func (w *WatchedQueue) EstimateDepth() (_ QueueDepth, ok bool) {
 	depth := w.mu.last
 	depth.Waiting += int(w.mu.puts - w.mu.counted)
 	return depth, w.mu.known
+}
+
+// EstimateDead returns the number of dead letters as of one of the last ten questions; 0 before the first answer.
+func (w *WatchedQueue) EstimateDead() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mu.dead
 }

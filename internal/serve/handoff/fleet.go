@@ -150,6 +150,14 @@ func (f *Fleet) HasDecodeWorkers() bool {
 	return false
 }
 
+// QueuePrefix returns what the names of the queues of the prefill workers of a component begin with.
+func QueuePrefix(namespace, component string) string {
+	return namespace + "." + component + ".prefill-"
+}
+
+// NamedQueue returns the queue of prefill workers with a name.
+func NamedQueue(name string) bus.QueueConfig { return bus.QueueConfig{Name: name} }
+
 // QueueConfig returns the queue of the prefill workers of a model.
 func QueueConfig(namespace, component, model string) bus.QueueConfig {
 	// Names of models have any characters, and those of queues few.
@@ -161,5 +169,5 @@ func QueueConfig(namespace, component, model string) bus.QueueConfig {
 		return '_'
 	}, model)
 	sum := sha256.Sum256([]byte(model))
-	return bus.QueueConfig{Name: namespace + "." + component + ".prefill-" + name[:min(len(name), readable)] + "-" + hex.EncodeToString(sum[:6])}
+	return NamedQueue(QueuePrefix(namespace, component) + name[:min(len(name), readable)] + "-" + hex.EncodeToString(sum[:6]))
 }

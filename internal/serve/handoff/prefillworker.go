@@ -25,7 +25,7 @@ type PrefillWorkerConfig struct {
 	Exchange disagg.Metadata
 	Job      disagg.JobConfig
 	// Concurrency bounds the jobs of the queue which are worked on at once, and also those which came by calls; 0 means
-	// 4. Waiting bounds the calls which wait beyond that; 0 means 64.
+	// 2. Waiting bounds the calls which wait beyond that; 0 means 64.
 	Concurrency, Waiting int
 	// FindOwner returns what a decode worker states in its registration; nil if it is not registered. It must not wait.
 	FindOwner func(kv.Worker) *disagg.Metadata
@@ -39,7 +39,7 @@ type PrefillWorkerConfig struct {
 
 // Meaning of 0 in a PrefillWorkerConfig.
 const (
-	DefaultConcurrency = 4
+	DefaultConcurrency = 2
 	DefaultWaiting     = 64
 )
 

@@ -48,8 +48,9 @@ type ExchangeObserver interface {
 	// CountPrefilled counts a prompt which was computed for a decode worker: the tokens which were not cached, and the
 	// bytes of blocks which were sent.
 	CountPrefilled(computed int, bytes int64)
-	// SetPrefillers sets how many prefill workers a decode worker knows, and how many jobs wait for them.
-	SetPrefillers(workers, jobs int)
+	// SetPrefillers sets how many prefill workers a decode worker knows, how many jobs wait for them, and how many are
+	// dead letters of their queue.
+	SetPrefillers(workers, jobs, dead int)
 }
 
 // openExchange opens the worker's exchange of blocks, once its address is known, and puts it on the card. If it cannot,

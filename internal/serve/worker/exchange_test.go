@@ -81,7 +81,7 @@ func (r *rig) startExchange(role engine.Role, f *fakeExchange, made *worker.Exch
 		o.CountHandoff(true, "", 100)
 		o.CountHandoff(false, "no_memory", 0)
 		o.CountPrefilled(10, 50)
-		o.SetPrefillers(2, 3)
+		o.SetPrefillers(2, 3, 4)
 		return made, nil
 	}
 	r.start(r.engine)
@@ -126,6 +126,7 @@ func TestDecodeExchange(t *testing.T) {
 			`prefill_bytes_total{side="sent",worker="7"}`:        "50",
 			`prefill_workers{worker="7"}`:                        "2",
 			`prefill_queue_depth{worker="7"}`:                    "3",
+			`prefill_dead_jobs{worker="7"}`:                      "4",
 		} {
 			if got := r.metric(series); got != want {
 				t.Errorf("%s is %q, want %s", series, got, want)

@@ -41,6 +41,7 @@ type workerVecs struct {
 	computed               *obs.InstrumentVec[prometheus.Counter]
 	remote, local, bytes   *obs.InstrumentVec[prometheus.Counter] // -, reason, side
 	prefillers, queueDepth *obs.InstrumentVec[prometheus.Gauge]
+	deadJobs               *obs.InstrumentVec[prometheus.Gauge]
 }
 
 // feedVecs are the metrics of one of a worker's feeds, and feedMetrics its instruments.
@@ -143,9 +144,10 @@ func (m *workerMetrics) CountPrefilled(computed int, bytes int64) {
 }
 
 // SetPrefillers implements ExchangeObserver.
-func (m *workerMetrics) SetPrefillers(workers, jobs int) {
+func (m *workerMetrics) SetPrefillers(workers, jobs, dead int) {
 	m.handoffs.prefillers.WithLabelValues().Set(float64(workers))
 	m.handoffs.queueDepth.WithLabelValues().Set(float64(jobs))
+	m.handoffs.deadJobs.WithLabelValues().Set(float64(dead))
 }
 
 func newWorkerVecs(m *obs.InstrumentSet) workerVecs {
@@ -165,6 +167,7 @@ func newWorkerVecs(m *obs.InstrumentSet) workerVecs {
 		bytes:      m.Counter("prefill_bytes_total", "Bytes of KV blocks which a decode worker received, or a prefill worker sent.", "side"),
 		prefillers: m.Gauge("prefill_workers", "Prefill workers whose blocks a decode worker can take."),
 		queueDepth: m.Gauge("prefill_queue_depth", "Jobs which wait for a prefill worker, as far as the worker knows."),
+		deadJobs:   m.Gauge("prefill_dead_jobs", "Dead letters of the queue of prefill jobs: they had all attempts. Looked at every ten seconds."),
 		ready:      m.Gauge("worker_ready", "1, or 0 while the engine does not answer, as its canary or it itself says."),
 	}
 }

@@ -208,6 +208,18 @@ func (q *FaultyQueue) DescribeDepth(ctx context.Context) (depth bus.QueueDepth, 
 	return depth, nil
 }
 
+// DescribeState implements Queue.
+func (q *FaultyQueue) DescribeState(ctx context.Context) (state bus.QueueState, err error) {
+	err = q.runCall(ctx, "describe", func(ctx context.Context) (err error) {
+		state, err = q.inner.DescribeState(ctx)
+		return err
+	})
+	if err != nil {
+		return bus.QueueState{}, err
+	}
+	return state, nil
+}
+
 // ListDead implements Queue.
 func (q *FaultyQueue) ListDead(ctx context.Context) (list []bus.DeadJob, err error) {
 	err = q.runCall(ctx, "list dead letters", func(ctx context.Context) (err error) {
@@ -246,4 +258,9 @@ func (q FaultyQueues) OpenQueue(cfg bus.QueueConfig) (bus.Queue, error) {
 		return nil, err
 	}
 	return NewFaultyQueue(inner, q.seed, q.faults), nil
+}
+
+// ListQueues implements bus.Queues, without faults.
+func (q FaultyQueues) ListQueues(ctx context.Context, prefix string) ([]string, error) {
+	return q.inner.ListQueues(ctx, prefix)
 }

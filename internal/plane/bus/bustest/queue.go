@@ -32,6 +32,8 @@ func RunQueue(t *testing.T, open func(t *testing.T) bus.Queues) {
 		{"refuses", testQueueRefuses},
 		{"full", testQueueFull},
 		{"depth", testQueueDepth},
+		{"state", testQueueState},
+		{"list of queues", testListQueues},
 		{"release", testRelease},
 		{"ended deliveries", testEndedDeliveries},
 		{"missed heartbeat", testMissedHeartbeat},
@@ -583,6 +585,65 @@ func testDeadLetters(t *testing.T, qs bus.Queues) {
 	drop("b")
 	drop("a.b")
 	checkDead(t, q)
+}
+
+// testQueueState: the state has the depth, the dead letters and the age of the oldest job.
+func testQueueState(t *testing.T, qs bus.Queues) {
+	q := openQueue(t, qs, bus.QueueConfig{Lease: longLease, MaxAttempts: 1})
+	check := func(what string, waiting, started, dead int) time.Time {
+		t.Helper()
+		s, err := q.DescribeState(patientContext(t))
+		if err != nil || s.Waiting != waiting || s.Started != started || s.Dead != dead || s.At.IsZero() {
+			t.Errorf("%s: %+v, error %v; want %d, %d and %d dead", what, s, err, waiting, started, dead)
+		}
+		return s.Oldest
+	}
+	isBetween := func(what string, at, from, to time.Time) {
+		t.Helper()
+		if at.Before(from.Add(-clockStep)) || at.After(to.Add(clockStep)) {
+			t.Errorf("%s: the oldest job was put at %v, want %v to %v", what, at, from, to)
+		}
+	}
+	if at := check("nothing", 0, 0, 0); !at.IsZero() {
+		t.Errorf("an empty queue has a job of %v", at)
+	}
+	before := time.Now()
+	putJob(t, q, "a", "")
+	between := time.Now()
+	<-time.After(4 * clockStep) // the second job is put later by any clock
+	putJob(t, q, "b", "")
+	isBetween("two wait", check("two wait", 2, 0, 0), before, between)
+	releaseJob(t, q, pullJob(t, q, "a", 1))
+	b := pullJob(t, q, "b", 1) // it offers a again first, which had its attempts
+	isBetween("one is dead", check("one is dead", 0, 1, 1), between.Add(2*clockStep), time.Now())
+	ackJob(t, q, b)
+	if at := check("one is done", 0, 0, 1); !at.IsZero() {
+		t.Errorf("a queue whose jobs are gone has a job of %v", at)
+	}
+}
+
+// testListQueues: queues which were used are listed by the beginning of their names, in order.
+func testListQueues(t *testing.T, qs bus.Queues) {
+	check := func(prefix string, want ...string) {
+		t.Helper()
+		got, err := qs.ListQueues(patientContext(t), prefix)
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("queues of %q: %q, error %v, want %q", prefix, got, err, want)
+		}
+	}
+	check("")
+	for _, name := range []string{"ns.b-1", "ns.a", "ns.b", "n_s.b.jobs.c", "other.b"} {
+		putJob(t, openQueue(t, qs, bus.QueueConfig{Name: name, Lease: longLease}), "x", "")
+	}
+	check("", "n_s.b.jobs.c", "ns.a", "ns.b", "ns.b-1", "other.b")
+	check("ns.", "ns.a", "ns.b", "ns.b-1")
+	check("ns.b", "ns.b", "ns.b-1")
+	check("none.")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := qs.ListQueues(ctx, ""); !errors.Is(err, context.Canceled) {
+		t.Errorf("list with a context which has ended: %v", err)
+	}
 }
 
 func testWaitingDeadline(t *testing.T, qs bus.Queues) {
