@@ -122,7 +122,7 @@ type Config struct {
 	Fleet struct {
 		Discovery       string   `key:"discovery" default:"nats" valid:"nats|file|static" help:"where instances find each other: nats, file (a directory that all share), or static (a list of addresses)"`
 		DiscoveryDir    string   `key:"discovery-dir" help:"directory of --discovery file"`
-		StaticWorkers   []string `key:"static-workers" on:"frontend,worker,router" help:"address of a worker for --discovery static, such as tcp://10.0.0.7:7000; repeatable. A worker needs only the addresses of those which it asks: encode workers, and workers of role prefill and decode one another's"`
+		StaticWorkers   []string `key:"static-workers" on:"frontend,worker,router" help:"address of a worker for --discovery static, such as tcp://10.0.0.7:7000; repeatable. A worker needs only the addresses of workers which it asks: encode workers, and workers of role prefill and decode one another's"`
 		Namespace       string   `key:"namespace" group:"common" on:"up,frontend,worker,router" default:"penstock" valid:"name" help:"fleet that instances register in and find each other by"`
 		Component       string   `key:"component" group:"common" on:"up,frontend,worker,router" default:"backend" valid:"name" help:"component name of the workers: a worker's own, and that of those to whom a frontend or router sends"`
 		Endpoint        string   `key:"endpoint" group:"common" on:"up,worker,router" default:"generate" valid:"name" help:"endpoint name that the workers, or the router, register"`

@@ -187,7 +187,7 @@ func (s *Server) takeLease(ctx context.Context, q *leaseClaim) (answer leaseAnsw
 		return answer, false
 	}
 	delete(s.mu.leases, q.Key)
-	if !q.Room && len(s.mu.consumed) < maxLeases { // rooms are numbered by those who meet there
+	if !q.Room && len(s.mu.consumed) < maxLeases { // the engines which meet in a room number it
 		s.mu.consumed[q.Key] = true
 	}
 	s.mu.sent++

@@ -101,7 +101,7 @@ type DisaggUse struct {
 	QueueWait  Distribution `json:"queue_wait_ms"`
 	BytesMoved int64        `json:"bytes_moved"`
 	// DecodeComputed and PrefillComputed are prompt tokens which decode workers and prefill workers computed, RemoteTail
-	// those which decode workers computed of remote prompts.
+	// tokens which decode workers computed of remote prompts.
 	DecodeComputed  int64 `json:"decode_computed_tokens"`
 	PrefillComputed int64 `json:"prefill_computed_tokens"`
 	RemoteTail      int64 `json:"remote_tail_tokens"`

@@ -28,7 +28,7 @@ type cluster struct {
 	queue  eventQueue
 	faults faultInjector
 
-	workers      []simWorker // those which take requests, and then the prefill workers
+	workers      []simWorker // workers which take requests, and then the prefill workers
 	encoders     []simEncoder
 	routers      []simRouter
 	usesOverlaps bool      // whether decisions depend on cached blocks
