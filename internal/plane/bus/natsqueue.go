@@ -31,9 +31,11 @@ type NATSQueue struct {
 	bus        *NATSBus
 	cfg        QueueConfig
 	jobs, dead natsStream
-	// opened says that the consumer exists.
-	opened atomic.Bool
-	mu     struct {
+	// opened says that the consumer exists. The call which has put into opening creates it: others wait, since the server
+	// may answer a pull with 503 while the consumer is updated.
+	opened  atomic.Bool
+	opening chan struct{}
+	mu      struct {
 		sync.Mutex
 		held leaseTable // of the deliveries to this process
 	}
@@ -124,7 +126,7 @@ func (b *NATSBus) queueOfStream(stream string) (name string, ok bool) {
 }
 
 func newNATSQueue(b *NATSBus, cfg QueueConfig) *NATSQueue {
-	q := &NATSQueue{bus: b, cfg: cfg}
+	q := &NATSQueue{bus: b, cfg: cfg, opening: make(chan struct{}, 1)}
 	jobs := b.streamConfig(cfg.jobsName())
 	jobs.Retention, jobs.Discard = jetstream.WorkQueuePolicy, jetstream.DiscardNew
 	jobs.MaxMsgs, jobs.MaxMsgSize = int64(cfg.MaxJobs), MaxJob+queueOverhead
@@ -156,6 +158,15 @@ func (q *NATSQueue) consumerConfig() jetstream.ConsumerConfig {
 
 // openConsumer creates the stream of jobs and its consumer, or updates their limits, once.
 func (q *NATSQueue) openConsumer(ctx context.Context) error {
+	if q.opened.Load() {
+		return nil
+	}
+	select {
+	case q.opening <- struct{}{}:
+		defer func() { <-q.opening }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	if q.opened.Load() {
 		return nil
 	}
