@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
@@ -158,5 +159,24 @@ func TestRouteMessages(t *testing.T) {
 				t.Errorf("asked\n%s, want\n%s", asked, c.want)
 			}
 		})
+	}
+}
+
+// TestBenchAwaitsAModel: a server which has just started has no model at first, and bench asks it again.
+func TestBenchAwaitsAModel(t *testing.T) {
+	var asked atomic.Int32
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/models" && asked.Add(1) > 1 {
+			_, _ = w.Write([]byte(`{"data":[{"id":"m"}]}`))
+			return
+		}
+		_, _ = w.Write([]byte(`{"data":[]}`))
+	}))
+	defer s.Close()
+	c := &apiClient{server: s.URL, http: s.Client()}
+	var errs bytes.Buffer
+	name, err := c.awaitOnlyModel(t.Context(), &errs)
+	if name != "m" || err != nil || asked.Load() != 2 || !strings.Contains(errs.String(), "waiting up to 10s for a model") {
+		t.Errorf("model %q, %v, after %d questions: %s", name, err, asked.Load(), errs.String())
 	}
 }

@@ -65,7 +65,7 @@ func (o *benchOptions) runBench(cmd *cobra.Command) (err error) {
 	}
 	defer closeWorkload()
 	if cfg.Model == "" {
-		if cfg.Model, err = c.findOnlyModel(ctx); err != nil {
+		if cfg.Model, err = c.awaitOnlyModel(ctx, cmd.ErrOrStderr()); err != nil {
 			return err
 		}
 	}

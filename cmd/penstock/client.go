@@ -141,6 +141,32 @@ func (c *apiClient) requestJSON(ctx context.Context, method, path string, in, ou
 	return nil
 }
 
+// errNoModel is the end of the error about a server which serves none.
+var errNoModel = errors.New("no model yet")
+
+// The wait of awaitOnlyModel, and how often it asks.
+const (
+	modelWait     = 10 * time.Second
+	modelInterval = 200 * time.Millisecond
+)
+
+// awaitOnlyModel is findOnlyModel which gives a server that has just started time to have a worker, and says so.
+func (c *apiClient) awaitOnlyModel(ctx context.Context, stderr io.Writer) (string, error) {
+	name, err := c.findOnlyModel(ctx)
+	if errors.Is(err, errNoModel) {
+		fmt.Fprintf(stderr, "waiting up to %v for a model at %s\n", modelWait, c.server)
+	}
+	for until := time.Now().Add(modelWait); errors.Is(err, errNoModel) && time.Now().Before(until); {
+		select {
+		case <-time.After(modelInterval):
+		case <-ctx.Done():
+			return "", ctx.Err()
+		}
+		name, err = c.findOnlyModel(ctx)
+	}
+	return name, err
+}
+
 // findOnlyModel returns the name of the served model if there is exactly one. The list contains its aliases
 // too. A router process has no list of models; there the models of its workers count.
 func (c *apiClient) findOnlyModel(ctx context.Context) (string, error) {
@@ -183,7 +209,7 @@ func (c *apiClient) findOnlyModel(ctx context.Context) (string, error) {
 	}
 	switch len(names) {
 	case 0:
-		return "", fmt.Errorf("%s serves no model yet; see penstock workers", c.server)
+		return "", fmt.Errorf("%s serves %w; see penstock workers", c.server, errNoModel)
 	case 1:
 		return names[0], nil
 	}
