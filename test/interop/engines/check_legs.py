@@ -1,7 +1,9 @@
 """Holds Penstock in front of real vLLM which hand prompts over: NixlConnector on a CPU.
 
-THIS HAS NOT RUN YET. Its facts are those of two vLLM 0.32.0 which were asked by hand: how they are started, and which
-fields their answers have. Run it with run.sh --engines legs, correct what is wrong, and delete this paragraph.
+IT DOES NOT PASS EVERY TIME. Of two runs beside other work one had a single wrong check: a text differed which a decode
+engine computed alone, after the prefill engine was killed. In the other both decode workers were not ready after the
+third request. Neither is understood, so "legs" is no part of what run.sh runs by default. Find out why, and delete this
+paragraph.
 
 What it is to prove, with three engines of the same weights (one which computes prompts, two which decode):
 
@@ -128,7 +130,8 @@ def legs(binary, model, directory, work):
         prefill.kill()
         for i in range(4):
             prompt = words(1030 + i, 200)
-            check.check(f"without prefill engine, prompt {i}: the text is right", ask(url, prompt)[0] == ask(alone.url, prompt)[0])
+            got, want = ask(url, prompt)[0], ask(alone.url, prompt)[0]
+            check.check(f"without prefill engine, prompt {i}: the text is right", got == want, (got, want))
         for p in reversed(ours):
             check.check("penstock ends well", p.stop() == 0)
         ours.clear()

@@ -11,7 +11,7 @@
 # Without a binary it builds one. --quick runs what is there or can be had within
 # three minutes: vLLM, which comes as wheels, and llama.cpp if an earlier run has
 # compiled it, which takes about eight minutes of one core. Engine "legs", which are vLLM that hand prompts over,
-# runs only if it is named: it has not run yet. --quick leaves out SGLang, of which
+# runs only if it is named: it does not pass every time. --quick leaves out SGLang, of which
 # one start takes 35 s of CPU: a release takes about five minutes of two cores.
 # What cannot be installed is left out, and said so loudly.
 #
