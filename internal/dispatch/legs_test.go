@@ -237,7 +237,7 @@ func hangAt(calls ...string) func(context.Context, string) error {
 	}
 }
 
-// TestLegs: whatever fails, the answer is that of a request which is served whole, no reference is fetched twice, and no
+// TestLegs: whatever fails, the answer is the same as of a request which is served whole, no reference is fetched twice, and no
 // blocks are left behind where the prefill worker lives.
 func TestLegs(t *testing.T) {
 	for _, tt := range []struct {

@@ -24,7 +24,7 @@ type FleetConfig struct {
 	// Model is the name on the worker's card, and Exchange what it states there.
 	Model    string
 	Exchange disagg.Metadata
-	// Namespace is that of the load reports.
+	// Namespace is where load reports are published.
 	Namespace string
 	Log       *slog.Logger
 }

@@ -26,7 +26,7 @@ type Splitter struct {
 	}
 }
 
-// NewSplitter returns a Splitter which has learned nothing. tokenBytes are those of a token in a block.
+// NewSplitter returns a Splitter which has learned nothing. A token has tokenBytes in a block.
 func NewSplitter(cfg disagg.SplitConfig, fleet *Fleet, tokenBytes int, depth func() int) (*Splitter, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
