@@ -145,6 +145,12 @@ func TestSplitter(t *testing.T) {
 	if d := s.Decide(in); d.RemoteCost.Transfer < 500 || d.Inputs.QueuedTokens < 300 {
 		t.Errorf("nothing was learned: %+v", d)
 	}
+	f.recordLoad(&engine.LoadReport{WorkerID: 2, Epoch: 102, Load: engine.Load{PrefillTokens: 50, Running: 1, Waiting: 2}})
+	before := s.Decide(in).Inputs.QueuedTokens
+	f.recordLoad(&engine.LoadReport{WorkerID: 3, Epoch: 103, Load: engine.Load{PrefillTokens: 70, Running: 1}})
+	if d := s.Decide(in); d.Inputs.RunningJobs != 4 || d.Inputs.QueuedTokens < before+70 {
+		t.Errorf("the load of prefill workers is not counted: %+v, before %d tokens", d.Inputs, before)
+	}
 	depth = 2
 	d := s.Decide(in)
 	if label := (&HandoffOutcome{Reason: disagg.Decided, Decision: d}).Label(); d.Remote || label != "the_queue_is_full" {
@@ -152,5 +158,17 @@ func TestSplitter(t *testing.T) {
 	}
 	if label := (&HandoffOutcome{Reason: disagg.QueueSlow}).Label(); label != "queue_too_slow" {
 		t.Error(label)
+	}
+}
+
+// TestDescribeLoad: a decision knows the prompts which the engine computes, what it has of them, and running answers.
+func TestDescribeLoad(t *testing.T) {
+	d := &DecodeWorker{}
+	d.mu.running.prefills = []*followedRequest{{tokens: 100, cached: 60}, {tokens: 30}}
+	d.mu.running.decoding = 5
+	in := disagg.SplitInputs{Tokens: 9}
+	d.describeLoad(&in)
+	if want := (disagg.SplitInputs{Tokens: 9, LocalTokens: 70, LocalPrefills: 2, Decoding: 5}); in != want {
+		t.Errorf("%+v, want %+v", in, want)
 	}
 }
