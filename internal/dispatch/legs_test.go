@@ -193,7 +193,7 @@ func (l *legFleet) keep(addr string, tokens int) string {
 	return ref
 }
 
-// fetch reports whether the blocks of a reference are those of a prompt of so many tokens, and frees them.
+// fetch reports whether a reference has the blocks of a prompt of so many tokens, and frees them.
 func (l *legFleet) fetch(ref string, tokens int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

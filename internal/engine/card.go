@@ -150,7 +150,7 @@ func (c *Card) checkExchange() error {
 		return fmt.Errorf("model card: exchange: %w", err)
 	}
 	if x.Numerics != c.Numerics {
-		return errors.New("model card: exchange: its numerics are not those of the card")
+		return errors.New("model card: exchange: its numerics differ from the numerics of the card")
 	}
 	return nil
 }
