@@ -82,8 +82,9 @@ type Dispatcher struct {
 	Limits migrate.Config
 	Router Router
 	Plane  WorkerCaller
-	// StallTimeout is how long a worker may send nothing before the task moves to another;
-	// PreprocessTimeout is that of workers which make prompts.
+	// StallTimeout is how long a worker may send nothing, not even progress, before the task moves to another. It is
+	// not the setting stall-timeout, which workers apply to single streams. PreprocessTimeout is the same of workers
+	// which make prompts.
 	StallTimeout, PreprocessTimeout time.Duration
 	// View returns the latest view.
 	View func() WorkerView

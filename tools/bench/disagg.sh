@@ -1,16 +1,31 @@
 #!/usr/bin/env bash
-# Compares the ways to decide where prompts are computed, in replay: prefill-heavy, decode-heavy and mixed work, and
-# work which changes between the first two every 10 s. Of eight workers two or four are prefill workers; beside them are
-# eight which do both. For each way it prints the time to the first token, between tokens and of whole answers, and the
-# share of requests within targets. Last it prints how much worse cost is than the best of the others. Time is virtual:
-# the figures do not depend on the machine. Two quiet cores take a few minutes. It needs jq.
+# Compares the ways to decide where prompts are computed: prefill-heavy, decode-heavy and mixed work, and work which
+# changes between the first two every 10 s. Of eight workers two or four are prefill workers; beside them are eight
+# which do both. For each way it prints the time to the first token, between tokens and of whole answers, and the share
+# of requests within targets. Last it prints how much worse cost is than the best of the others. It needs jq.
 #
-#   tools/bench/disagg.sh [REQUESTS]
+#   tools/bench/disagg.sh [REQUESTS]            replay, 2000 requests: time is virtual, and the figures do not depend on
+#                                               the machine; two quiet cores take a few minutes
+#   tools/bench/disagg.sh -bench [REQUESTS]     bench, 300 requests, against "penstock up --engine sim": engines, rates
+#                                               and targets are slower by the factor of $SPEED (0.25), so that one quiet
+#                                               machine keeps up; $SPLITS (2 4) are the numbers of prefill workers,
+#                                               $WORKS (all) the names of the work. About 40 s for each row.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-requests="${1:-2000}"
+bench=""
+if [ "${1:-}" = -bench ]; then
+  bench=yes
+  shift
+fi
+requests="${1:-$([ -n "$bench" ] && echo 300 || echo 2000)}"
+speed="$([ -n "$bench" ] && echo "${SPEED:-0.25}" || echo 1)"
 tmp="$(mktemp -d)"
-trap 'rm -rf "$tmp"' EXIT
+server=""
+stop_server() {
+  [ -z "$server" ] || { kill "$server" && wait "$server" || true; } 2>/dev/null
+  server=""
+}
+trap 'stop_server; rm -rf "$tmp"' EXIT
 go build -o "$tmp/penstock" ./cmd/penstock
 
 # The work which changes: a trace whose lengths vary by half, with blocks of 512 tokens which no two prompts share.
@@ -27,27 +42,62 @@ awk -v n="$requests" 'BEGIN {
   }
 }' >"$tmp/changing.jsonl"
 
+# slower VALUE prints a rate, and longer VALUE a target in ms, at this speed.
+slower() { awk "BEGIN { print $1 * $speed }"; }
+longer() { awk "BEGIN { print $1 / $speed \"ms\" }"; }
+
 # Each work has its name, its requests and its targets.
 works=(
-  "prefill-heavy --generate random:input=6000,output=60,vary=0.5 --rate 30 --slo-ttft 1s --slo-itl 50ms"
-  "decode-heavy --generate random:input=400,output=500,vary=0.5 --rate 40 --slo-ttft 500ms --slo-itl 40ms"
-  "mixed --generate random:input=2500,output=250,vary=1 --rate 48 --slo-ttft 1s --slo-itl 50ms"
-  "changing --trace $tmp/changing.jsonl --slo-ttft 1s --slo-itl 50ms"
+  "prefill-heavy --generate random:input=6000,output=60,vary=0.5 --rate $(slower 30) --slo-ttft $(longer 1000) --slo-itl $(longer 50)"
+  "decode-heavy --generate random:input=400,output=500,vary=0.5 --rate $(slower 40) --slo-ttft $(longer 500) --slo-itl $(longer 40)"
+  "mixed --generate random:input=2500,output=250,vary=1 --rate $(slower 48) --slo-ttft $(longer 1000) --slo-itl $(longer 50)"
+  "changing --trace $tmp/changing.jsonl --slo-ttft $(longer 1000) --slo-itl $(longer 50)"
 )
+
+# run_replay WORKERS PREFILL FLAG... prints the result of a work whose flags are in $what.
+run_replay() {
+  local workers="$1" prefill="$2"
+  shift 2
+  # shellcheck disable=SC2086 # it is several words
+  "$tmp/penstock" replay $what --requests "$requests" --policy time --json \
+    --workers "$workers" --prefill-workers "$prefill" "$@" 2>/dev/null
+}
+
+# run_bench does the same with real time and real processes' planes: a server for each policy.
+run_bench() {
+  local workers="$1" prefill="$2" port=18000 flags=() speedup=() policy
+  shift 2
+  [ "$prefill" = 0 ] || flags=(--prefill-workers "$prefill" "$@")
+  case "$what" in *--trace*) speedup=(--speedup "$speed") ;; esac
+  policy="${2:-}"
+  [ "${1:-}" = --max-local-prefill-length ] && policy=threshold
+  "$tmp/penstock" up --http-addr "127.0.0.1:$port" --engine sim --sim-speedup "$speed" --workers "$workers" \
+    "${flags[@]}" >"$tmp/server.log" 2>&1 &
+  server=$!
+  # shellcheck disable=SC2086 # it is several words
+  "$tmp/penstock" bench --url "http://127.0.0.1:$port" $what "${speedup[@]}" --requests "$requests" --warmup 20 --json \
+    2>"$tmp/bench.log" >"$tmp/result" || { cat "$tmp/server.log" "$tmp/bench.log" >&2; exit 1; }
+  curl -sf "http://127.0.0.1:$port/metrics" >"$tmp/metrics" || true
+  stop_server
+  jq -c --arg policy "$policy" --arg length "${2:-}" \
+    --argjson remote "$(awk '/^penstock_prefill_remote_total/ { n += $2 } END { print n + 0 }' "$tmp/metrics")" '
+    .rows[] |= (if $policy == "" then . else .disagg = {policy: $policy, prefill_remote: $remote} end |
+      if $policy == "threshold" then .disagg.max_local_prefill_length = ($length | tonumber) else . end)' "$tmp/result"
+}
+
 : >"$tmp/rows"
 for work in "${works[@]}"; do
   read -r name what <<<"$work"
+  case " ${WORKS:-$name} " in *" $name "*) ;; *) continue ;; esac
+  # run WORKERS PREFILL FLAG... adds the rows of a result.
   run() {
-    local workers="$1" prefill="$2"
-    shift 2
-    # shellcheck disable=SC2086 # it is several words
-    "$tmp/penstock" replay $what --requests "$requests" --policy time --json \
-      --workers "$workers" --prefill-workers "$prefill" "$@" 2>/dev/null |
-      jq -c --arg work "$name" --arg split "$prefill+$workers" '.rows[] + {work: $work, split: $split}' >>"$tmp/rows"
+    "run_$([ -n "$bench" ] && echo bench || echo replay)" "$@" |
+      jq -c --arg work "$name" --arg split "$2+$1" '.rows[] + {work: $work, split: $split}' >>"$tmp/rows"
+    [ -z "$bench" ] || echo "$name $2+$1 ${*:3}: $(wc -l <"$tmp/rows") rows" >&2
   }
   run 8 0
-  for prefill in 2 4; do
-    run "$((8 - prefill))" "$prefill" --disagg-policy never,always,cost
+  for prefill in ${SPLITS:-2 4}; do
+    for policy in ${POLICIES:-never always cost}; do run "$((8 - prefill))" "$prefill" --disagg-policy "$policy"; done
     for length in 500 1000 4000; do
       run "$((8 - prefill))" "$prefill" --max-local-prefill-length "$length"
     done

@@ -20,7 +20,7 @@ const (
 	laterCalls = 20 * time.Second
 )
 
-// engineMonitor monitors the engine and its streams according to [stall.Machine]. It asks the engine
+// engineMonitor monitors the engine and its streams according to [stall.Detector]. It asks the engine
 // for one token (the canary) when nothing else shows that it works. A worker whose engine does not work
 // reports itself not ready, so that routers avoid it, and ends its calls, so that other workers
 // continue them, until the engine has produced output again. A single stalled stream is ended alone.
@@ -28,9 +28,9 @@ const (
 // The canary is in no metric of calls and, while no call runs, in no load report. Its prompt is shorter
 // than a block, so that no part of it is cached or published.
 type engineMonitor struct {
-	server  *callServer
-	machine *stall.Detector
-	request engine.Request
+	server   *callServer
+	detector *stall.Detector
+	request  engine.Request
 
 	// Used only by run.
 	canaryDone  <-chan error // of a canary that has not returned yet; otherwise nil
@@ -45,7 +45,7 @@ func newEngineMonitor(s *callServer) *engineMonitor {
 		idle = -1 // no probes
 	}
 	return &engineMonitor{
-		server: s, cause: errMute, machine: stall.New(stall.Config{Limit: cfg.StallTimeout, Idle: idle, Patience: cfg.StallAfter}),
+		server: s, cause: errMute, detector: stall.New(stall.Config{Limit: cfg.StallTimeout, Idle: idle, Patience: cfg.StallAfter}),
 		request: engine.Request{
 			ID: "canary", Attempt: 1, Model: s.w.card.Name, Prompt: []kv.Token{0},
 			Choices: 1, Stop: engine.Stop{MaxTokens: 1, IgnoreEOS: true}, Logprobs: -1,
@@ -78,15 +78,15 @@ func (g *engineMonitor) run(ctx context.Context) error {
 // check reads the current signs and acts on them.
 func (g *engineMonitor) check(ctx context.Context) {
 	s, now := g.server, g.server.now()
-	ask := g.machine.Observe(now, g.readSigns(now))
-	s.calls.reportTimes(g.machine)
+	ask := g.detector.Observe(now, g.readSigns(now))
+	s.calls.reportTimes(g.detector)
 	if ask {
 		g.judgeAnswer(now, g.askToken(ctx))
 	}
 	if ctx.Err() != nil {
 		return // the worker stops
 	}
-	if g.machine.IsBroken() {
+	if g.detector.IsBroken() {
 		g.handleBroken(ctx)
 		return
 	}
@@ -107,7 +107,7 @@ func (g *engineMonitor) readSigns(now kv.Mono) stall.Signs {
 			out.Prompt = max(out.Prompt, p.prompt)
 		}
 		if of, ok := p.stallStream(); ok {
-			out.Overdue = out.Overdue || g.machine.IsOverdue(now, of)
+			out.Overdue = out.Overdue || g.detector.IsOverdue(now, of)
 		}
 	}
 	src, ok := s.w.eng.(engine.HealthSource)
@@ -134,7 +134,7 @@ func (g *engineMonitor) askToken(ctx context.Context) error {
 			return errSilent
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, g.machine.ProbeTimeout(g.server.now()))
+	ctx, cancel := context.WithTimeout(ctx, g.detector.ProbeTimeout(g.server.now()))
 	defer cancel()
 	done := make(chan error, 1)
 	g.canaryDone = done
@@ -177,16 +177,16 @@ var errMute error = fault.New(fault.Unavailable, "nothing is heard of the engine
 // judgeAnswer updates the machine with the result of a canary sent at asked.
 func (g *engineMonitor) judgeAnswer(asked kv.Mono, err error) {
 	if err == nil {
-		g.machine.RecordProbe(g.server.now().Sub(asked))
+		g.detector.RecordProbe(g.server.now().Sub(asked))
 	}
 	switch code := fault.CodeOf(err); {
 	case err == nil || g.server.lastEngineOutput() > asked: // for the canary, or for a concurrent call
-		g.machine.RecordAnswer(asked)
+		g.detector.RecordAnswer(asked)
 	case err == errSilent, code == fault.Overloaded, code == fault.Limited: // a full engine works
 		now := g.server.now()
-		g.machine.RecordUnanswered(now, asked, g.readSigns(now))
+		g.detector.RecordUnanswered(now, asked, g.readSigns(now))
 	default:
-		g.machine.RecordError()
+		g.detector.RecordError()
 	}
 	g.cause = err
 }
@@ -219,7 +219,7 @@ func (g *engineMonitor) endStalledStreams(ctx context.Context) {
 	s, now := g.server, g.server.now()
 	for _, p := range s.calls.inProgress() {
 		of, ok := p.stallStream()
-		if !ok || !g.machine.IsStalled(now, of) {
+		if !ok || !g.detector.IsStalled(now, of) {
 			continue
 		}
 		waited := now.Sub(of.Since)
