@@ -61,7 +61,7 @@ docs/sim-server.md has the endpoints, the faults and what is left out.`,
 	fs.StringVar(&as.Mock.ProcessorArgs, "mm-processor-kwargs", "", "arguments with which the engine calls the processor of its media, a JSON object such as {\"max_pixels\":200704}, as vLLM's setting of that name")
 	fs.StringVar((*string)(&as.Mock.ECRole), "ec-role", "", "role of dialect vllm for encoder outputs: producer, which encodes and generates nothing, consumer or both; empty is none")
 	fs.StringVar(&as.Mock.ECStore, "ec-store", "", "directory of the encoder outputs, which producers and consumers share")
-	fs.StringVar(&as.ExportModel, "export-model", "", "directory to write the built-in model's tokenizer to, which is then the model's root: who stands in front finds it there")
+	fs.StringVar(&as.ExportModel, "export-model", "", "directory to write the built-in model's tokenizer to, which is then the model's root, where a frontend before it finds it")
 	fs.BoolVar(&asJSON, "json", false, "print one line of JSON once ready, nothing else on standard output")
 	settings := config.AddSimServerFlags(fs)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -92,7 +92,7 @@ type Config struct {
 		TLSCert        string   `key:"tls-cert" group:"network" on:"up,frontend,worker,router" help:"file with the certificate of the HTTP API, its chain included (PEM): with it HTTP is HTTPS; a changed file is reloaded"`
 		TLSKey         string   `key:"tls-key" group:"network" on:"up,frontend,worker,router" help:"file with the key of tls-cert (PEM)"`
 		APIKeyFile     string   `key:"api-key-file" group:"network" on:"up,frontend,worker,router" help:"file with API keys and their limits (YAML): with it every request to the HTTP API must show one; a changed file is reloaded"`
-		MetricsAccess  string   `key:"metrics-access" group:"network" on:"up,frontend,worker,router" default:"admin" valid:"admin|open" help:"who may read /metrics when there is an api-key-file: admin (a key with admin: true) or open"`
+		MetricsAccess  string   `key:"metrics-access" group:"network" on:"up,frontend,worker,router" default:"admin" valid:"admin|open" help:"which keys may read /metrics when there is an api-key-file: admin (a key with admin: true) or open"`
 		AccessLog      string   `key:"access-log" group:"common" default:"on" default-up:"off" valid:"on|off" help:"on or off: a line for each HTTP request that is over, at level info of component access"`
 		MaxBodyBytes   int64    `key:"max-body-bytes" on:"up,frontend,router" default:"33554432" valid:"1024..1099511627776" help:"largest request body"`
 		MaxInflight    int      `key:"max-inflight" on:"up,frontend,router" default:"4096" valid:"1..16777216" help:"requests a frontend or router serves at once before it refuses more (a frontend with 503)"`
@@ -167,7 +167,7 @@ type Config struct {
 		ServedModelName  []string `key:"served-model-name" group:"common" help:"name that clients use, repeatable; the first is the model's own"`
 		ToolCallParser   string   `key:"tool-call-parser" default:"auto" help:"form in which the model writes calls of functions: auto (what its template, vocabulary or name tell), none, or a name such as hermes, llama3_json, mistral, deepseek_v3, harmony"`
 		ReasoningParser  string   `key:"reasoning-parser" default:"auto" help:"form in which the model writes reasoning: auto, none, or a name such as qwen3, deepseek_r1, gpt_oss, mistral, granite"`
-		Preprocess       string   `key:"preprocess" on:"up,frontend" default:"local" valid:"local|engine" help:"who tokenizes and runs chat templates: local (the frontend), or engine (the workers' engines, for models whose tokenizer or template is refused here)"`
+		Preprocess       string   `key:"preprocess" on:"up,frontend" default:"local" valid:"local|engine" help:"what tokenizes and runs chat templates: local (the frontend), or engine (the workers' engines, for models whose tokenizer or template is refused here)"`
 		ChatProcessor    string   `key:"dyn-chat-processor" on:"up,frontend" help:"Dynamo's name of preprocess: vllm is engine, dynamo is local"`
 		BlockSize        int      `key:"kv-cache-block-size" default:"16" valid:"2..1024" help:"tokens per KV-cache block; of an engine that runs already it is found out, and must be this or a divisor of this if it is given"`
 		Blocks           int      `key:"kv-cache-blocks" valid:"0..16777216" help:"KV-cache blocks per worker; 0 is the engine's own: tiny sizes the cache from the model, sim has 1048576 tokens"`

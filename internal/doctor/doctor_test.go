@@ -114,7 +114,7 @@ func TestExamineFleet(t *testing.T) {
 	found := examine()
 	checkFinding(t, found, "nats", CheckOK, "answers after")
 	checkFinding(t, found, "jetstream", CheckOK, "0 streams")
-	checkFinding(t, found, "discovery", CheckWarn, "nobody has registered yet")
+	checkFinding(t, found, "discovery", CheckWarn, "no process has registered yet")
 	js, err := jetstream.New(conn)
 	if err != nil {
 		t.Fatal(err)
@@ -309,7 +309,7 @@ func TestExamineListed(t *testing.T) {
 	there := answerAt(t, plane, engine.Pong{LoadReport: engine.LoadReport{State: engine.StateReady}})
 	cfg := enginemocktest.LoadSettings(t, config.Frontend, "DISCOVERY=static", "STATIC_WORKERS="+addr+","+there, "HTTP_ADDR=127.0.0.1:0")
 	found := Examine(t.Context(), Examination{Config: cfg})
-	checkFinding(t, found, "worker at "+addr, CheckFail, "nobody answers")
+	checkFinding(t, found, "worker at "+addr, CheckFail, "no answer")
 	checkNoFinding(t, found, "worker at "+there)
 }
 

@@ -231,7 +231,7 @@ func (d *examiner) checkEvents(ctx context.Context, of *config.RemoteEngine, eng
 			break // already reported
 		}
 		if known && !counted.Connected {
-			d.reportFailure(check, "see whether its events are on, and name with events=tcp://HOST:PORT where this machine reaches them", "nobody is connected that could send them, after %v", eventListenTime)
+			d.reportFailure(check, "see whether its events are on, and name with events=tcp://HOST:PORT where this machine reaches them", "no connection could carry them, after %v", eventListenTime)
 			break
 		}
 		d.reportOK(check, "followed for %v: %d blocks were named; an idle engine has none to name", eventListenTime, blocks)

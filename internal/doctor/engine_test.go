@@ -157,7 +157,7 @@ func TestExamineUnheardEngines(t *testing.T) {
 	s := &enginemocktest.Stubs{Change: func(_ *config.RemoteEngine, s *enginemocktest.StubAdapter) { s.Unheard = true }}
 	d := &examiner{cfg: enginemocktest.LoadSettings(t, config.Up, "ENGINE=sglang="+a.URL+",model-path="+enginemocktest.WriteCheckpoint(t, `{"vocab_size": 2048}`, "")), log: slog.New(slog.DiscardHandler), openAdapter: openerOf(s)}
 	d.checkEngines(t.Context())
-	checkFinding(t, d.findings, "events of sglang="+a.URL, CheckFail, "nobody is connected")
+	checkFinding(t, d.findings, "events of sglang="+a.URL, CheckFail, "no connection could carry them")
 }
 
 // openerOf opens the adapters of stubs.

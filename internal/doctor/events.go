@@ -23,7 +23,7 @@ func (d *examiner) checkEventPlane(ctx context.Context, p *planes.Set, cfg *conf
 	if cfg.Fleet.Discovery != config.DiscoveryStatic {
 		set, known := listInstances(ctx, p.Registry, planes.KindEvents)
 		if !known {
-			d.reportFailure(check, "look at the store, and at the network between", "discovery did not tell who publishes within %v", checkTimeout)
+			d.reportFailure(check, "look at the store, and at the network between", "discovery did not name the publishers within %v", checkTimeout)
 			return
 		}
 		for _, in := range set {
@@ -53,7 +53,7 @@ func (d *examiner) checkEventPlane(ctx context.Context, p *planes.Set, cfg *conf
 	}
 	switch {
 	case len(peers) == 0:
-		d.reportWarning(check, "start a process with --event-plane zmq in the same --namespace", "nobody publishes over ZeroMQ in namespace %s", cfg.Fleet.Namespace)
+		d.reportWarning(check, "start a process with --event-plane zmq in the same --namespace", "no process publishes over ZeroMQ in namespace %s", cfg.Fleet.Namespace)
 	case deaf == 0:
 		d.reportOK(check, "all %d processes that publish over ZeroMQ are heard; there are no snapshots over it: a router that starts asks each for what it keeps", len(peers))
 	}

@@ -93,7 +93,7 @@ func (d *examiner) checkStaticWorkers(ctx context.Context, plane rpc.Plane, addr
 			continue
 		}
 		if _, _, err := pingWorker(ctx, plane, addr); err != nil {
-			d.reportFailure("worker at "+addr, "start a worker there, or take the address out of --static-workers", "nobody answers: %v", err)
+			d.reportFailure("worker at "+addr, "start a worker there, or take the address out of --static-workers", "no answer: %v", err)
 		}
 	}
 }
@@ -192,7 +192,7 @@ func (d *examiner) discoverWorkers(ctx context.Context, p *planes.Set, cfg *conf
 			_, err = js.KeyValue(ctx, c.Bucket)
 		}
 		if errors.Is(err, jetstream.ErrBucketNotFound) {
-			d.reportWarning("discovery", empty, "the bucket %s is not there: nobody has registered yet", c.Bucket)
+			d.reportWarning("discovery", empty, "the bucket %s is not there: no process has registered yet", c.Bucket)
 			return nil, false
 		}
 		if err != nil {
@@ -202,7 +202,7 @@ func (d *examiner) discoverWorkers(ctx context.Context, p *planes.Set, cfg *conf
 	case config.DiscoveryFile:
 		switch _, err := os.ReadDir(cfg.Fleet.DiscoveryDir); {
 		case errors.Is(err, os.ErrNotExist):
-			d.reportWarning("discovery", empty, "the directory %s is not there: nobody has registered yet", cfg.Fleet.DiscoveryDir)
+			d.reportWarning("discovery", empty, "the directory %s is not there: no process has registered yet", cfg.Fleet.DiscoveryDir)
 			return nil, false
 		case err != nil:
 			d.reportFailure("discovery", "check the directory and the rights to it", "%v", err)
@@ -366,5 +366,5 @@ func (d *examiner) checkBlockSize(cards map[string][]engine.Card) {
 		d.reportFailure("block size", fmt.Sprintf("give --kv-cache-block-size %d, or another --served-model-name", card.BlockSize), "%s is served with blocks of %d tokens, and these settings say %d", name, card.BlockSize, d.cfg.Engine.BlockSize)
 		return
 	}
-	d.reportOK("block size", "%d tokens, as those who serve %s have", card.BlockSize, name)
+	d.reportOK("block size", "%d tokens, as the workers which serve %s have", card.BlockSize, name)
 }

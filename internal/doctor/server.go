@@ -319,7 +319,7 @@ func remedyOf(w *examinedWorker) string {
 	case readiness.StateUnconfirmed:
 		return "look at what discovery is in, the NATS server or --discovery-dir: it cannot say now whether the worker is there; meanwhile requests go there as long as it answers"
 	case engine.StateDraining:
-		return "nothing, if somebody stopped it: it finishes what it has and leaves"
+		return "nothing, if it was stopped: it finishes what it has and leaves"
 	}
 	return "look into the log of that worker on " + w.Host
 }

@@ -312,7 +312,7 @@ func (x *Directory) checkFeeds() {
 		finding, v := x.mu.tracker.CompareReport(now, w, l.report)
 		x.obeyLocked(w, nil, v)
 		if finding == kvfeed.ForeignEvents {
-			x.log.Warn("events of an embedding cache are ahead of what their worker has published; does somebody else publish in its name?", "worker", uint64(w.ID))
+			x.log.Warn("events of an embedding cache are ahead of what their worker has published; does another process publish in its name?", "worker", uint64(w.ID))
 		}
 	}
 }

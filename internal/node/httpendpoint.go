@@ -69,7 +69,7 @@ func (d *httpEndpoint) warnIfExposed(addr string, log *slog.Logger) {
 		list = append(list, "keys (--api-key-file)")
 	}
 	if len(list) > 0 && !config.IsLoopback(addr) {
-		log.Warn("the HTTP API accepts connections from other machines: anybody there can use it or read its traffic", "addr", addr, "without", strings.Join(list, " and "))
+		log.Warn("the HTTP API accepts connections from other machines, which can use it and read its traffic", "addr", addr, "without", strings.Join(list, " and "))
 	}
 }
 

@@ -24,7 +24,7 @@ func dialConn(ctx context.Context, ep Endpoint, socket string, o *Options) (*pee
 
 // errNoGreeting is the error for a port whose listener does not send a greeting: an HTTP server,
 // for example, waits for more input.
-var errNoGreeting = errors.New("somebody listens there and does not speak ZeroMQ, or is stuck; is it the right port?")
+var errNoGreeting = errors.New("what listens there does not speak ZeroMQ, or is stuck; is it the right port?")
 
 // handshakeContext is handshake, which also ends with ctx.
 func handshakeContext(ctx context.Context, conn net.Conn, by connSide, socket string, o *Options) (*peerConn, error) {

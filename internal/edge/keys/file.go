@@ -37,7 +37,7 @@ func ParseFile(data []byte) ([]Key, error) {
 		return nil, err
 	}
 	if len(list) == 0 {
-		return nil, errors.New("there are no keys: nobody could ask")
+		return nil, errors.New("there are no keys: every request would be refused")
 	}
 	if len(list) > maxKeys {
 		return nil, fmt.Errorf("there are %d keys, at most %d are allowed", len(list), maxKeys)

@@ -212,7 +212,7 @@ func (a *attempt) sendAccepted() error {
 func (p *SubRequest) DeliverTokens(i int, tokens []kv.Token, probs []engine.Logprob, finish engine.Finish) error {
 	a := p.attempt
 	if i < 0 || i >= len(p.Choices) {
-		return engine.ContractError("tokens of a choice that nobody asked for", nil)
+		return engine.ContractError("tokens of a choice which was not asked for", nil)
 	}
 	index := p.Choices[i]
 	c := &a.choices[index]

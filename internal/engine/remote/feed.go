@@ -413,7 +413,7 @@ const connectGrace = 10 * time.Second
 
 func connectReason(err error) any {
 	if err == nil {
-		return "nobody is connected"
+		return "there is no connection"
 	}
 	return err
 }

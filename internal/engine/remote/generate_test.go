@@ -98,10 +98,10 @@ func TestDeltas(t *testing.T) {
 			want:   []string{"accepted"},
 			code:   fault.Internal, says: "outside the vocabulary",
 		},
-		"a choice that nobody asked for": {
+		"a choice that was not asked for": {
 			events: []string{`{"i":1,"t":[5]}`},
 			want:   []string{"accepted"},
-			code:   fault.Internal, says: "nobody asked for",
+			code:   fault.Internal, says: "was not asked for",
 		},
 		"no JSON": {
 			events: []string{`{"t":[1}`},

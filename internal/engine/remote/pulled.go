@@ -151,7 +151,7 @@ func (p *PulledEvents) sourceWarnings() []engine.Warning {
 	if p.lost.isRecent() {
 		out = append(out, engine.Warning{
 			Code: engine.WarnEventsLost, Detail: "cache events of the engine are missing: what was cached before is unknown",
-			Remedy: "see that nobody else asks the engine for its cache events, and raise its event_buffer_max_size",
+			Remedy: "see that no other process asks the engine for its cache events, and raise its event_buffer_max_size",
 		})
 	}
 	if p.unreadable.isRecent() {

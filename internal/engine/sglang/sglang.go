@@ -257,7 +257,7 @@ func (p *serverProbe) eventsEndpoint() (zmtp.Endpoint, error) {
 	}
 	at, err := p.announcedEndpoint(ev.Port)
 	if err != nil {
-		return at, fmt.Errorf("the engine says that it publishes its cache events where nobody can subscribe (%w); set events=tcp://HOST:PORT", err)
+		return at, fmt.Errorf("the engine says that it publishes its cache events at an address which cannot be reached (%w); set events=tcp://HOST:PORT", err)
 	}
 	return at, nil
 }
@@ -271,7 +271,7 @@ func (p *serverProbe) replayEndpoint() (zmtp.Endpoint, error) {
 	}
 	at, err := p.announcedEndpoint(ev.Replay)
 	if err != nil {
-		return at, fmt.Errorf("the engine says that it repeats its cache events where nobody can ask (%w); set replay=tcp://HOST:PORT", err)
+		return at, fmt.Errorf("the engine says that it repeats its cache events at an address which cannot be reached (%w); set replay=tcp://HOST:PORT", err)
 	}
 	p.Config.Log.Info("the engine repeats its cache events; it was asked where", "replay", at.String())
 	return at, nil

@@ -39,7 +39,7 @@ func (d *completionsDialect) HandleEvent(p *remote.SubRequest, data []byte) erro
 	case e.isError:
 		return remote.StreamError(data)
 	case e.choices > 1 || e.otherIndex:
-		return engine.ContractError("choices that nobody asked for", nil)
+		return engine.ContractError("choices which were not asked for", nil)
 	case e.hasText && !e.hasIDs:
 		return engine.ContractError("text where tokens were asked for", nil)
 	}

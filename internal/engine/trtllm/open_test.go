@@ -166,7 +166,7 @@ func TestForeignChoices(t *testing.T) {
 			}
 			return nil
 		})
-		if err == nil || !strings.Contains(err.Error(), "nobody asked for") {
+		if err == nil || !strings.Contains(err.Error(), "not asked for") {
 			t.Errorf("%s: %v", event, err)
 		}
 	}

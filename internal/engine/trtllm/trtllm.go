@@ -172,7 +172,7 @@ func (p *serverProbe) cacheSource(ctx context.Context, card *engine.Card, d remo
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case err == nil && some:
-		p.Config.Log.Warn("the engine's cache events are taken from it as they are asked for: nobody else can have them", "engine", p.Config.Spec.URL.Host, "path", pathEvents)
+		p.Config.Log.Warn("the engine's cache events are taken from it as they are asked for: no other process can have them", "engine", p.Config.Spec.URL.Host, "path", pathEvents)
 		return pulled, nil
 	}
 	return p.FollowPaged(card, "set kv_cache_config.event_buffer_max_size (16384) and enable_block_reuse, or kv_events_config and events=tcp://HOST:PORT",

@@ -196,7 +196,7 @@ func DescribeError(err error) string {
 	var name *net.DNSError
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return "nobody listens there (connection refused)"
+		return "nothing listens there (connection refused)"
 	case errors.As(err, &name):
 		return fmt.Sprintf("the name %s is not known here", name.Name)
 	case errors.As(err, &timeout) && timeout.Timeout():

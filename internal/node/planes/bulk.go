@@ -75,7 +75,7 @@ func openUCX(base xfer.TCPConfig, log *slog.Logger) (*xfer.UCXPlane, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bulk-ucx: %w", err)
 	}
-	log.Warn("bulk data over UCX are not encrypted, and UCX takes whoever reaches its ports for a peer: use it on networks whose hosts trust each other")
+	log.Warn("bulk data over UCX are not encrypted, and UCX takes everything which reaches its ports for a peer: use it on networks whose hosts trust each other")
 	return p, nil
 }
 

@@ -104,11 +104,11 @@ func (p *Set) startEmbeddedNATS(cfg *config.Loaded, log *slog.Logger) error {
 	case cfg.NATS.Listen == "" || config.IsLoopback(cfg.NATS.Listen):
 	case secure != nil && (token != "" || secure.ClientCAs != nil):
 	case secure != nil:
-		log.Warn("the NATS server listens beyond this machine without a token (--nats-token-file) and without asking for certificates (--nats-tls-ca): who reaches it can read and forge events", "addr", cfg.NATS.Listen)
+		log.Warn("the NATS server listens beyond this machine without a token (--nats-token-file) and without asking for certificates (--nats-tls-ca): every machine which reaches it can read and forge events", "addr", cfg.NATS.Listen)
 	case token == "":
-		log.Warn("the NATS server listens beyond this machine without TLS and without a token (--nats-token-file): who reaches it can read and forge events", "addr", cfg.NATS.Listen)
+		log.Warn("the NATS server listens beyond this machine without TLS and without a token (--nats-token-file): every machine which reaches it can read and forge events", "addr", cfg.NATS.Listen)
 	default:
-		log.Warn("the NATS server listens beyond this machine without TLS (--nats-tls-cert): who can read the network can read events and the token", "addr", cfg.NATS.Listen)
+		log.Warn("the NATS server listens beyond this machine without TLS (--nats-tls-cert): events and the token can be read on the network", "addr", cfg.NATS.Listen)
 	}
 	if p.Conn, err = p.Server.Connect("penstock"); err != nil {
 		return err

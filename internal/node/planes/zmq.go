@@ -45,7 +45,7 @@ func (p *Set) openZMQ(cfg *config.Loaded, log *slog.Logger) error {
 	p.Events, p.mesh, p.dropped, p.malformed, p.holes = b, b, b.Dropped, b.Malformed, b.Gaps
 	p.closers = append(p.closers, b.Close)
 	if !config.IsLoopback(at.listen) {
-		log.Warn("the event plane listens beyond this machine, and ZeroMQ here knows neither TLS nor tokens: who reaches it can read what caches hold", "addr", at.listen)
+		log.Warn("the event plane listens beyond this machine, and ZeroMQ here knows neither TLS nor tokens: every machine which reaches it can read what caches hold", "addr", at.listen)
 	}
 	if cfg.Router.SnapshotThreshold > 0 && cfg.Command != config.Worker {
 		log.Info("routers leave no snapshots over ZeroMQ: one that starts asks every process for the events that it keeps")
@@ -105,7 +105,7 @@ func (p *Set) openMesh(ctx context.Context, cfg *config.Loaded, log *slog.Logger
 			p.mesh.SetPeers(append(RegisteredPeers(set, self, log), fixed...))
 		})
 		if err != nil {
-			log.Error("the event plane no longer hears who comes and goes", "err", err)
+			log.Error("the event plane no longer hears which processes come and go", "err", err)
 		}
 	})
 	p.closers = append(p.closers, func() error {

@@ -145,5 +145,5 @@ func errArchiveFull(name string) error {
 }
 
 func errLockHeld(name string) error {
-	return fault.New(fault.Conflict, "lock %s: somebody else holds it; it is free when they are done, or a while after they died", name)
+	return fault.New(fault.Conflict, "lock %s: another process holds it; it is free when that is done, or a while after it died", name)
 }

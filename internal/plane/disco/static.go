@@ -245,7 +245,7 @@ func (a *staticProber) probeAddress(ctx context.Context, i int) {
 		a.recordAnswer(i, in, err)
 		if err != nil {
 			if !failed {
-				a.cfg.Log.Warn("an address of static discovery does not say who it is", "addr", a.cfg.Addrs[i], "error", err)
+				a.cfg.Log.Warn("an address of static discovery does not identify itself", "addr", a.cfg.Addrs[i], "error", err)
 			}
 			failed = true
 			_ = wait.Wait(ctx) // the loop condition detects that ctx has ended

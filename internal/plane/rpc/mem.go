@@ -63,7 +63,7 @@ func (m *MemPlane) Call(ctx context.Context, addr, method string, body []byte, r
 	}
 	s := m.startCall(addr)
 	if s == nil {
-		return fault.New(fault.Unavailable, "call %s: nobody serves %q", method, addr)
+		return fault.New(fault.Unavailable, "call %s: nothing serves %q", method, addr)
 	}
 	// The handler gets the caller's deadline and trace but no context values, as over a network.
 	hctx, cancel := newCallMetadata(ctx).handlerContext(context.Background())

@@ -202,7 +202,7 @@ func (c *natsCall) keepAlive(silence int) {
 // credit.
 func (c *natsCall) handleMessage(m *nats.Msg) {
 	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
-		c.failCall(fault.New(fault.Unavailable, "call %s: nobody serves %s%s", c.method, natsScheme, c.subject))
+		c.failCall(fault.New(fault.Unavailable, "call %s: nothing serves %s%s", c.method, natsScheme, c.subject))
 		return
 	}
 	a, err := decodeNATSAnswer(m.Data)

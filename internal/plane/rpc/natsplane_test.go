@@ -637,8 +637,8 @@ func TestNATSServerDies(t *testing.T) {
 		dies.Close()
 		return nil
 	})
-	if fault.CodeOf(err) != fault.Unavailable || !strings.Contains(err.Error(), "nobody serves") {
-		t.Errorf("error %v, want Unavailable that says that nobody serves", err)
+	if fault.CodeOf(err) != fault.Unavailable || !strings.Contains(err.Error(), "nothing serves") {
+		t.Errorf("error %v, want Unavailable that says that nothing serves", err)
 	}
 	<-over // its own messages cannot be sent any more
 	if err := <-done; fault.CodeOf(err) != fault.Unavailable {

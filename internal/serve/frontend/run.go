@@ -87,7 +87,7 @@ func (f *Frontend) awaitWorkers(ctx context.Context) {
 	select {
 	case <-f.catalog.loaded:
 	case <-late.C:
-		f.deps.Log.Warn("requests are taken before it is known who is registered: the registry does not answer", "after", firstReadTimeout)
+		f.deps.Log.Warn("requests are taken before it is known which workers are registered: the registry does not answer", "after", firstReadTimeout)
 	case <-ctx.Done():
 	}
 }

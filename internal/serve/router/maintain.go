@@ -67,7 +67,7 @@ func (r *Router) runUpkeep() {
 	for _, f := range r.cache.checkFeeds(claims) {
 		r.predictions.applyEvents(f.worker, nil, kvfeed.FeedVerdict{Drop: true})
 		if f.Finding == kvfeed.ForeignEvents {
-			r.log.Warn("cache events are ahead of what their worker has published; does somebody else publish in its name?",
+			r.log.Warn("cache events are ahead of what their worker has published; does another process publish in its name?",
 				"worker", uint64(f.worker.ID), "last", f.last, "next", f.Next)
 		}
 	}

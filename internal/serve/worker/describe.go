@@ -41,7 +41,7 @@ func DescribeFunc(plane rpc.Plane) func(ctx context.Context, addr string) (disco
 		switch {
 		case err == nil && d.ID != 0:
 		case err == nil:
-			return disco.Instance{}, fault.New(fault.Internal, "ask %s: it did not say who it is", addr)
+			return disco.Instance{}, fault.New(fault.Internal, "ask %s: it did not identify itself", addr)
 		case errors.As(err, &typed) || ctx.Err() != nil:
 			return disco.Instance{}, err
 		default:

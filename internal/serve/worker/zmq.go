@@ -56,7 +56,7 @@ func (w *Worker) publishOverZMQ(ctx context.Context, ep zmtp.Endpoint, src engin
 		return err
 	}
 	if !pub.Addr().IsLoopback() {
-		w.log.Warn("the events of the embedding cache go to everyone who reaches this address; keep it in a network of your own", "events", pub.Addr().String())
+		w.log.Warn("the events of the embedding cache go to everything which reaches this address; keep it in a network of your own", "events", pub.Addr().String())
 	}
 	w.log.Info("publishing events of the embedding cache over ZeroMQ", "events", pub.Addr().String(), "replay", router.Addr().String())
 	var replay sync.WaitGroup
