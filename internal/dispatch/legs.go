@@ -70,8 +70,8 @@ func (r *Dispatcher) machineConfig(order disagg.LegOrder) disagg.LegsConfig {
 // leg on the attempt's own. The goroutine of the attempt owns it.
 //
 // An engine which has taken a decode leg owns the handoff: it fetches the blocks, or frees them when the leg is
-// aborted. So a handoff is released only if no engine is known to have taken its decode leg, by a decode leg of one token
-// whose answer is dropped. If the engine dies, its blocks are free at the end of their lease.
+// aborted. So a handoff is released only if no engine is known to have taken its decode leg, by a decode leg of one
+// token whose answer is dropped. If the engine dies, its blocks are free at the end of their lease.
 //
 // No engine gets a handoff which is older than HandoffWait, or of an earlier epoch of its prefill worker.
 type legsRun struct {
@@ -442,7 +442,7 @@ func (r *legsRun) callDecode(ctx context.Context, e disagg.HandoffEffect) (ended
 	why := context.Cause(within)
 	slow, gone := errors.Is(why, errFirstTokenSlow), errors.Is(why, errPrefillLost)
 	if errors.Is(why, errHandoffOld) {
-		err = fault.New(fault.Unavailable, "worker %d did not take a decode leg within %v", g.Decision.Worker.ID, r.handoffWait())
+		err = fault.New(fault.Unavailable, "worker %d took no decode leg within %v", g.Decision.Worker.ID, r.handoffWait())
 	}
 	code := fault.CodeOf(err)
 	r.reached = r.reached || code == fault.EngineError // the engine says what it thinks of the leg
@@ -474,9 +474,10 @@ func (r *legsRun) callDecode(ctx context.Context, e disagg.HandoffEffect) (ended
 	return true, err
 }
 
-// release has a decode worker fetch what a prefill leg keeps, and drops the answer: engines free the blocks then. It does
-// not matter whether it works: they are free at the end of their lease. Another engine may have fetched them nevertheless,
-// and another prompt's values may be there. So the request has a cache salt of its own: no other one finds what it cached.
+// release has a decode worker fetch what a prefill leg keeps, and drops the answer: engines free the blocks then. It
+// does not matter whether it works: they are free at the end of their lease. Another engine may have fetched them
+// nevertheless, and another prompt's values may be there. So the request has a cache salt of its own: no other one finds
+// what it cached.
 func (r *legsRun) release(ctx context.Context, h *engine.Handoff) {
 	g, to := r.g, r.g.Decision
 	if r.lost {
