@@ -3,7 +3,6 @@ package dispatch
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"log/slog"
 	"slices"
@@ -476,8 +475,8 @@ func (r *legsRun) callDecode(ctx context.Context, e disagg.HandoffEffect) (ended
 
 // release has a decode worker fetch what a prefill leg keeps, and drops the answer: engines free the blocks then. It
 // does not matter whether it works: they are free at the end of their lease. Another engine may have fetched them
-// nevertheless, and another prompt's values may be there. So the request has a cache salt of its own: no other one finds
-// what it cached.
+// nevertheless, and another prompt's values may be there. So the prompt is a single token: it fills no block, and nothing
+// of what is fetched gets into a prefix cache.
 func (r *legsRun) release(ctx context.Context, h *engine.Handoff) {
 	g, to := r.g, r.g.Decision
 	if r.lost {
@@ -489,10 +488,10 @@ func (r *legsRun) release(ctx context.Context, h *engine.Handoff) {
 		}
 		to = route.Decision{Worker: kv.Worker{ID: r.model.Workers[at].ID}, Addr: r.model.Workers[at].Addr}
 	}
-	req := g.Request
-	req.Leg, req.Handoff, req.Hints, req.OutputSchema, req.Logprobs = engine.LegDecode, h, nil, nil, -1
-	req.Stop = engine.Stop{MaxTokens: len(g.choices[0].tokens) + 1, IgnoreEOS: true}
-	req.Salt.Namespace = "release " + rand.Text()
+	req := engine.Request{
+		ID: g.Request.ID, Attempt: g.Request.Attempt, Model: g.Request.Model, Salt: g.Request.Salt, Prompt: []kv.Token{0},
+		Choices: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: 1, IgnoreEOS: true}, Leg: engine.LegDecode, Handoff: h,
+	}
 	body := engine.AppendRequest(nil, &req)
 	g.background.Go(func() {
 		wait := cmp.Or(g.dispatcher.Legs.ReleaseWait, 10*time.Second)

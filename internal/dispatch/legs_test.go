@@ -117,8 +117,8 @@ func (l *legFleet) Call(ctx context.Context, addr, _ string, body []byte, recv f
 	call := fmt.Sprintf("%s %s", addr, [...]string{"whole", "prefill", "decode"}[req.Leg])
 	if req.Leg == engine.LegDecode && req.Stop.IgnoreEOS {
 		call = addr + " release"
-		if req.Salt.Namespace == "" {
-			call += " into the cache of all" // what it fetches may be of another prompt
+		if len(req.Prompt)+len(req.Generated) > 1 {
+			call += " into the prefix cache" // what it fetches may be of another prompt
 		}
 	}
 	l.noteCall(call)
