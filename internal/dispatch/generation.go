@@ -37,8 +37,8 @@ type Generation struct {
 	failed   []engine.FailedObject // for which the worker refuses it
 	report   engine.CachedReport
 	delta    engine.Delta
-	// legCached is what the worker of the prefill leg has reported as cached; engine.CachedUnknown if there was none.
-	// toldCached says that the sink was told of Cached.
+	// legCached is what the worker of the prefill leg had cached before this request; engine.CachedUnknown if there was
+	// no leg. toldCached says that the sink was told of Cached.
 	legCached  int
 	toldCached bool
 
@@ -47,6 +47,20 @@ type Generation struct {
 	failedLegs    int
 	failedPrefill []disagg.Incarnation
 	background    sync.WaitGroup
+	// prefilled has for each prefill worker what it reported as cached with its first leg. A later leg finds what the
+	// first one computed.
+	prefilled map[disagg.Incarnation]int
+}
+
+// notePrefilled takes the result of a prefill leg which ended well.
+func (g *Generation) notePrefilled(p *prefillLeg) {
+	if _, again := g.prefilled[p.by]; !again {
+		if g.prefilled == nil {
+			g.prefilled = map[disagg.Incarnation]int{}
+		}
+		g.prefilled[p.by] = p.cached
+	}
+	g.legCached, g.PrefillWorker = g.prefilled[p.by], p.by.Worker
 }
 
 // GenerationSink takes what the attempts of a generation deliver. An error ends the generation and is its

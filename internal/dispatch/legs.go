@@ -29,6 +29,10 @@ type LegsConfig struct {
 	// PrefillWait bounds a prefill leg with the choice of its worker, and FirstTokenWait the wait for the first token of
 	// a decode leg; 0 means StallTimeout. Budget bounds all prefill legs of an attempt; 0 means twice PrefillWait.
 	PrefillWait, FirstTokenWait, Budget time.Duration
+	// HandoffWait is how long after the end of its prefill leg an engine must have taken a decode leg; 0 means 15 s. It
+	// must be shorter than engines keep blocks for which no engine has asked (vLLM: 30 s): another prompt's values are
+	// where they were, and no engine notices.
+	HandoffWait time.Duration
 	// ReleaseWait bounds the release of a handoff; 0 means 10 s.
 	ReleaseWait time.Duration
 	// Decide decides whether a request is divided; nil divides each one of which blocks would move.
@@ -65,8 +69,10 @@ func (r *Dispatcher) machineConfig(order disagg.LegOrder) disagg.LegsConfig {
 // leg on the attempt's own. The goroutine of the attempt owns it.
 //
 // An engine which has taken a decode leg owns the handoff: it fetches the blocks, or frees them when the leg is
-// aborted. So a handoff is released only if no engine has taken its decode leg, by a decode leg of one token whose
-// answer is dropped. If the engine dies, its blocks are free at the end of their lease.
+// aborted. So a handoff is released only if no engine is known to have taken its decode leg, by a decode leg of one
+// token whose answer is dropped. If the engine dies, its blocks are free at the end of their lease.
+//
+// No engine gets a handoff which is older than HandoffWait, or of an earlier epoch of its prefill worker.
 type legsRun struct {
 	g       *Generation
 	model   *catalog.Model
@@ -138,10 +144,20 @@ func (r *legsRun) end(ctx context.Context, e *disagg.HandoffEffect) {
 			r.prefill.cancel()
 		}
 	case disagg.ReleaseHandoff:
-		if p := r.prefill; p != nil && p.handoff != nil && !r.reached {
+		if p := r.prefill; p != nil && p.handoff != nil && !r.reached && r.isFresh(p) {
 			r.release(ctx, p.handoff)
 		}
 	}
+}
+
+// handoffWait returns for how long a handoff is good.
+func (r *legsRun) handoffWait() time.Duration {
+	return cmp.Or(r.g.dispatcher.Legs.HandoffWait, 15*time.Second)
+}
+
+// isFresh reports whether the blocks of a prefill leg are surely still where its handoff says.
+func (r *legsRun) isFresh(p *prefillLeg) bool {
+	return r.now().Sub(p.ended) < r.handoffWait() && !isLost(r.g.dispatcher.View(), p.by)
 }
 
 // giveUp ends what still runs at the end of the attempt.
@@ -179,6 +195,7 @@ type prefillLeg struct {
 	by     disagg.Incarnation
 	cancel context.CancelFunc
 	done   chan struct{}
+	ended  kv.Mono // when it ended
 
 	frames  [][]byte // which have a token or the end
 	tokens  int
@@ -217,6 +234,7 @@ func (r *legsRun) callPrefill(ctx context.Context, ref disagg.AttemptRef) {
 		return
 	}
 	epoch, _ := r.g.dispatcher.View().WorkerEpoch(d.Worker.ID)
+	running, abandon := context.WithCancelCause(within)
 	p := &prefillLeg{
 		ref: ref, by: disagg.Incarnation{Worker: d.Worker, Epoch: epoch}, cancel: cancel, done: make(chan struct{}), cached: engine.CachedUnknown,
 	}
@@ -232,9 +250,14 @@ func (r *legsRun) callPrefill(ctx context.Context, ref disagg.AttemptRef) {
 	r.g.background.Go(func() {
 		defer close(p.done)
 		defer cancel()
-		r.runPrefill(within, p, d, attempt, body)
+		defer abandon(nil)
+		r.runPrefill(running, p, d, attempt, body)
+	})
+	r.g.background.Go(func() {
+		r.g.dispatcher.watchPrefillWorker(running, p.by, func() { abandon(errPrefillLost) })
 	})
 	<-p.done
+	p.ended = r.now()
 	switch {
 	case ctx.Err() != nil:
 		if p.handoff != nil { // it is released
@@ -243,8 +266,10 @@ func (r *legsRun) callPrefill(ctx context.Context, ref disagg.AttemptRef) {
 		}
 		r.todo = r.machine.CancelLegs(r.todo)
 	case p.err == nil:
-		r.g.legCached, r.g.PrefillWorker = p.cached, p.by.Worker
+		r.g.notePrefilled(p)
 		r.todo = r.machine.HandlePrefilled(r.now(), ref, p.by, p.gave(), 0, r.todo)
+	case errors.Is(context.Cause(running), errPrefillLost):
+		r.todo = r.machine.HandlePrefillFailed(r.now(), ref, p.by, r.todo)
 	case errors.Is(within.Err(), context.DeadlineExceeded):
 		r.todo = r.machine.Tick(max(r.now(), deadline), r.todo)
 	case !migrate.CanMigrate(fault.CodeOf(p.err)) && fault.CodeOf(p.err) != fault.Internal && fault.CodeOf(p.err) != fault.Unimplemented:
@@ -348,7 +373,7 @@ func (r *legsRun) deliverPrefill() error {
 	return nil
 }
 
-// errPrefillLost is the cause of a decode leg's end when its prefill worker went away before the first token.
+// errPrefillLost is the cause of a leg's end when its prefill worker went away before the first token.
 var errPrefillLost = errors.New("dispatch: the prefill worker of a decode leg is gone")
 
 // isLost reports whether a prefill worker is gone, or lives in another epoch.
@@ -373,13 +398,16 @@ func (r *Dispatcher) watchPrefillWorker(ctx context.Context, by disagg.Incarnati
 	}
 }
 
+// errHandoffOld is the cause of a decode leg's end when no engine had taken it in time.
+var errHandoffOld = errors.New("dispatch: no engine took a decode leg in time")
+
 // errFirstTokenSlow is the cause of a decode leg's end when its first token did not come in time.
 var errFirstTokenSlow = errors.New("dispatch: the first token of a decode leg did not come in time")
 
 // callDecode calls the decode leg. ended says that the attempt has ended with err; else the machine knows how it goes on.
 func (r *legsRun) callDecode(ctx context.Context, e disagg.HandoffEffect) (ended bool, err error) {
 	g, p := r.g, r.prefill
-	if isLost(g.dispatcher.View(), p.by) {
+	if !r.isFresh(p) {
 		r.todo = r.machine.HandlePrefillFailed(r.now(), e.Ref, p.by, r.todo)
 		return false, nil
 	}
@@ -388,6 +416,8 @@ func (r *legsRun) callDecode(ctx context.Context, e disagg.HandoffEffect) (ended
 	defer cancel(nil)
 	late := time.AfterFunc(max(0, deadline.Sub(r.now())), func() { cancel(errFirstTokenSlow) })
 	defer late.Stop()
+	old := time.AfterFunc(r.handoffWait()-r.now().Sub(p.ended), func() { cancel(errHandoffOld) })
+	defer old.Stop()
 	waiting, stopWatch := context.WithCancel(within)
 	defer stopWatch()
 	g.background.Go(func() {
@@ -396,7 +426,10 @@ func (r *legsRun) callDecode(ctx context.Context, e disagg.HandoffEffect) (ended
 	first := false
 	err = g.callLeg(within, engine.LegDecode, p.handoff, func(frame []byte) error {
 		err := g.handleFrame(frame)
-		r.reached = r.reached || g.accepted
+		if g.accepted && !r.reached {
+			r.reached = true
+			old.Stop()
+		}
 		if !first && (g.outputTokens > 0 || g.choices[0].ended) {
 			first = true
 			late.Stop()
@@ -405,7 +438,11 @@ func (r *legsRun) callDecode(ctx context.Context, e disagg.HandoffEffect) (ended
 		}
 		return err
 	})
-	slow, gone := errors.Is(context.Cause(within), errFirstTokenSlow), errors.Is(context.Cause(within), errPrefillLost)
+	why := context.Cause(within)
+	slow, gone := errors.Is(why, errFirstTokenSlow), errors.Is(why, errPrefillLost)
+	if errors.Is(why, errHandoffOld) {
+		err = fault.New(fault.Unavailable, "worker %d took no decode leg within %v", g.Decision.Worker.ID, r.handoffWait())
+	}
 	code := fault.CodeOf(err)
 	r.reached = r.reached || code == fault.EngineError // the engine says what it thinks of the leg
 	switch {
@@ -436,8 +473,10 @@ func (r *legsRun) callDecode(ctx context.Context, e disagg.HandoffEffect) (ended
 	return true, err
 }
 
-// release has a decode worker fetch what a prefill leg keeps, and drops the answer: engines free the blocks then. It does
-// not matter whether it works: they are free at the end of their lease.
+// release has a decode worker fetch what a prefill leg keeps, and drops the answer: engines free the blocks then. It
+// does not matter whether it works: they are free at the end of their lease. Another engine may have fetched them
+// nevertheless, and another prompt's values may be there. So the prompt is a single token: it fills no block, and nothing
+// of what is fetched gets into a prefix cache.
 func (r *legsRun) release(ctx context.Context, h *engine.Handoff) {
 	g, to := r.g, r.g.Decision
 	if r.lost {
@@ -449,9 +488,10 @@ func (r *legsRun) release(ctx context.Context, h *engine.Handoff) {
 		}
 		to = route.Decision{Worker: kv.Worker{ID: r.model.Workers[at].ID}, Addr: r.model.Workers[at].Addr}
 	}
-	req := g.Request
-	req.Leg, req.Handoff, req.Hints, req.OutputSchema, req.Logprobs = engine.LegDecode, h, nil, nil, -1
-	req.Stop = engine.Stop{MaxTokens: len(g.choices[0].tokens) + 1, IgnoreEOS: true}
+	req := engine.Request{
+		ID: g.Request.ID, Attempt: g.Request.Attempt, Model: g.Request.Model, Salt: g.Request.Salt, Prompt: []kv.Token{0},
+		Choices: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: 1, IgnoreEOS: true}, Leg: engine.LegDecode, Handoff: h,
+	}
 	body := engine.AppendRequest(nil, &req)
 	g.background.Go(func() {
 		wait := cmp.Or(g.dispatcher.Legs.ReleaseWait, 10*time.Second)

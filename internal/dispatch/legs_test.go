@@ -34,6 +34,8 @@ type legFleet struct {
 	given         int
 	calls         []string
 	releases      []string // at any time
+	// cached are the prompts which prefill workers have computed, by worker and length.
+	cached map[string]bool
 	// fail is asked before a call is served, and may fail it, or wait for its end.
 	fail func(ctx context.Context, call string) error
 	// first is the first token of every answer.
@@ -43,7 +45,7 @@ type legFleet struct {
 const legAnswer = 4 // tokens
 
 func newLegFleet(change func(c *engine.Card)) *legFleet {
-	l := &legFleet{epoch: 1, news: make(chan struct{}), held: map[string]int{}, fetched: map[string]int{}, first: 100}
+	l := &legFleet{epoch: 1, news: make(chan struct{}), held: map[string]int{}, fetched: map[string]int{}, cached: map[string]bool{}, first: 100}
 	card := func(_ kv.WorkerID, c *engine.Card) {
 		c.Role, c.KVConnector, c.Numerics, c.BlockSize = engine.RoleDecode, engine.NIXLConnector, "n", 2
 		if change != nil {
@@ -115,6 +117,9 @@ func (l *legFleet) Call(ctx context.Context, addr, _ string, body []byte, recv f
 	call := fmt.Sprintf("%s %s", addr, [...]string{"whole", "prefill", "decode"}[req.Leg])
 	if req.Leg == engine.LegDecode && req.Stop.IgnoreEOS {
 		call = addr + " release"
+		if len(req.Prompt)+len(req.Generated) > 1 {
+			call += " into the prefix cache" // what it fetches may be of another prompt
+		}
 	}
 	l.noteCall(call)
 	if err := l.failCall(ctx, call); err != nil {
@@ -132,7 +137,7 @@ func (l *legFleet) Call(ctx context.Context, addr, _ string, body []byte, recv f
 		if err := send(engine.Delta{Accepted: true}); err != nil {
 			return err
 		}
-		d := engine.Delta{Pos: have, Tokens: []kv.Token{l.first + kv.Token(have)}, Cached: 2, Finish: engine.FinishLength}
+		d := engine.Delta{Pos: have, Tokens: []kv.Token{l.first + kv.Token(have)}, Cached: l.cachedOf(addr, len(req.Prompt)), Finish: engine.FinishLength}
 		if l.first == 99 {
 			d.Finish = engine.FinishStop
 			return send(d)
@@ -181,6 +186,18 @@ func (l *legFleet) failCall(ctx context.Context, call string) error {
 		return nil
 	}
 	return l.fail(ctx, call)
+}
+
+// cachedOf returns how many tokens of a prompt a prefill worker has cached, which has computed it then.
+func (l *legFleet) cachedOf(addr string, tokens int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	key := fmt.Sprint(addr, "/", tokens)
+	if l.cached[key] {
+		return tokens - 1
+	}
+	l.cached[key] = true
+	return 2
 }
 
 // keep keeps the blocks of a prompt of so many tokens, and returns their reference.
@@ -275,6 +292,24 @@ func TestLegs(t *testing.T) {
 			"w11 prefill; w1 decode; w11 prefill; w2 decode; w2 release", 2, 0,
 		},
 		{
+			"the decode worker hangs before its engine has the leg", func(l *legFleet) { l.fail = hangAt("w1 decode") },
+			"w11 prefill; w1 decode; w11 prefill; w2 decode", 2, 1,
+		},
+		{
+			"the prefill worker restarts while the decode worker hangs", func(l *legFleet) {
+				l.fail = func(ctx context.Context, call string) error {
+					if call != "w1 decode" || l.epoch > 1 {
+						return nil
+					}
+					time.Sleep(14 * time.Second) // of virtual time, less than HandoffWait
+					l.restartPrefill()
+					<-ctx.Done()
+					return ctx.Err()
+				}
+			},
+			"w11 prefill; w1 decode; w12 prefill; w1 decode", 2, 1,
+		},
+		{
 			"the decode worker is killed before its first token", func(l *legFleet) { l.fail = failAt(errDead, "w1 decode, accepted") },
 			"w11 prefill; w1 decode; w11 prefill; w2 decode", 2, 0,
 		},
@@ -314,6 +349,17 @@ func TestLegs(t *testing.T) {
 		{"decided", func(l *legFleet) {
 			l.d.Legs.Decide = func(in *disagg.SplitInputs) disagg.Decision { return disagg.Decision{Inputs: *in} }
 		}, "w1 whole", 0, 0},
+		{"a prefill worker goes away in its leg", func(l *legFleet) {
+			l.d.Legs.Budget = l.d.Legs.PrefillWait // a leg which waits for its deadline is the last one
+			l.fail = func(ctx context.Context, call string) error {
+				if call != "w11 prefill" {
+					return nil
+				}
+				l.restartPrefill()
+				<-ctx.Done()
+				return ctx.Err()
+			}
+		}, "w11 prefill; w12 prefill; w1 decode", 2, 0},
 		{"a restart of the prefill worker between the legs", func(l *legFleet) {
 			l.fail = func(_ context.Context, call string) error {
 				if call == "w11 prefill" {

@@ -183,7 +183,7 @@ func (s *Server) takeLease(ctx context.Context, q *leaseClaim) (answer leaseAnsw
 		return leaseAnswer{Consumed: true}, true
 	}
 	l := s.mu.leases[q.Key]
-	if l == nil || l.end.IsZero() || l.prompt != q.Prompt {
+	if l == nil || l.end.IsZero() || q.Prompt != anyPrompt && l.prompt != q.Prompt {
 		return answer, false
 	}
 	delete(s.mu.leases, q.Key)

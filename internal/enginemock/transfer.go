@@ -48,7 +48,9 @@ func (t *kvTransfer) begin(ctx context.Context, prompt []kv.Token) (got received
 	}
 	var answer leaseAnswer
 	if t.addr != "" {
-		t.claim.Prompt = digestTokens(prompt)
+		if t.claim.Prompt = digestTokens(prompt); len(prompt) == 1 {
+			t.claim.Prompt = anyPrompt
+		}
 		answer, err = claimLease(ctx, t.addr, &t.claim)
 	}
 	t.server.countReceived(answer.Tokens > 0)
@@ -57,6 +59,10 @@ func (t *kvTransfer) begin(ctx context.Context, prompt []kv.Token) (got received
 	}
 	return received{max(0, min(answer.Tokens, len(prompt)-1)), answer.Consumed}, nil
 }
+
+// anyPrompt stands for the digest of a prompt which fills no block, so that it takes nothing of what it fetches: a router
+// frees blocks with it.
+const anyPrompt = 0
 
 // spoil returns tokens as they are, or others if the answer was made from another prompt's blocks.
 func (r *received) spoil(tokens []kv.Token, vocabulary int) []kv.Token {

@@ -108,7 +108,7 @@ func TestPrefillByVLLM(t *testing.T) {
 	fleet := []string{"DISCOVERY=file", "DISCOVERY_DIR=" + t.TempDir()}
 	with := func(env ...string) []string { return append(env, fleet...) }
 	_, stop := startProcess(t, config.Worker, RunWorker, with("ROLE=prefill", "WORKER_ID=11", "ENGINE="+prefillSpec)...)
-	startProcess(t, config.Worker, RunWorker, with("ROLE=decode", "WORKER_ID=1", "ENGINE="+decodeSpec)...)
+	startProcess(t, config.Worker, RunWorker, with("ROLE=decode", "WORKER_ID=1", "CANARY_INTERVAL=0s", "ENGINE="+decodeSpec)...)
 	f, _ := startProcess(t, config.Frontend, RunFrontend, with("HTTP_ADDR=127.0.0.1:0")...)
 	prefill.EndLeases() // of the checks at the start
 	awaitWorkers(t, f.URL, 2)
@@ -128,12 +128,24 @@ func TestPrefillByVLLM(t *testing.T) {
 	if got := askDivided(t, f.URL, prompt(0)+prompt(7), "x-prefill-instance-id", "11"); got.Prefill != 11 || got.Cached == 0 {
 		t.Errorf("of a prompt whose beginning is known: %+v", got)
 	}
+	// A decode leg fails, as one whose blocks cannot be fetched: the prompt is computed again. What the second prefill leg
+	// finds is the first one's, and not cached for the client.
+	if err := decode.Faults().Set(enginemock.Fault{Kind: enginemock.FaultError, Count: 1}); err != nil {
+		t.Fatal(err)
+	}
+	want := askDivided(t, alone.URL, prompt(20))
+	if got := askDivided(t, f.URL, prompt(20)); got.Text != want.Text || got.Prefill != 11 || got.Cached != 0 {
+		t.Errorf("after a decode leg which failed: %+v, want %+v", got, want)
+	}
+	if n := decode.Faults().TriggerCount(enginemock.FaultError); n != 1 || prefill.TransferStats().Reused != 0 {
+		t.Errorf("%d decode legs failed, and the prefill engine has %+v", n, prefill.TransferStats())
+	}
 	// A worker which is named and does not exist computes nothing, and no request fails for it.
 	if got := askDivided(t, f.URL, prompt(8), "x-prefill-instance-id", "12"); got.Prefill != 1 {
 		t.Errorf("of a prefill worker which does not exist: %+v", got)
 	}
 	stop()
-	want := askDivided(t, alone.URL, prompt(9))
+	want = askDivided(t, alone.URL, prompt(9))
 	if got := askDivided(t, f.URL, prompt(9)); got.Text != want.Text || got.Prefill != 1 {
 		t.Errorf("without prefill worker: %+v, want %+v", got, want)
 	}

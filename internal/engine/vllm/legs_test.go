@@ -92,6 +92,26 @@ func TestLegs(t *testing.T) {
 	}
 }
 
+// TestLegsReleased: a decode leg of one token frees the blocks of a prompt, and nothing of them gets into the cache.
+func TestLegsReleased(t *testing.T) {
+	p, d := runConnected(t, nil, func(*serverProbe) {}), runConnected(t, nil, func(*serverProbe) {})
+	leg := request(1, 100, 8)
+	leg.Leg = engine.LegPrefill
+	var handoff *engine.Handoff
+	if err := p.Generate(p.ctx, leg, func(d *engine.Delta) error { handoff = d.Handoff; return nil }); err != nil || handoff == nil {
+		t.Fatalf("%+v, %v", handoff, err)
+	}
+	release := *request(1, 1, 1)
+	release.Leg, release.Handoff = engine.LegDecode, handoff
+	enginetest.MustGenerate(t, d.ctx, d.Engine, &release)
+	if sent := p.server.TransferStats(); sent != (enginemock.TransferStats{Sent: 1}) {
+		t.Errorf("the prefill server has %+v", sent)
+	}
+	if got := enginetest.MustGenerate(t, d.ctx, d.Engine, request(1, 100, 8))[0]; got.Cached != 0 {
+		t.Errorf("%d tokens of the prompt are cached", got.Cached)
+	}
+}
+
 // TestLegsResumed: an answer goes on by legs, too.
 func TestLegsResumed(t *testing.T) {
 	probe := func(*serverProbe) {}

@@ -1,10 +1,11 @@
 """Holds Penstock in front of real engines against what the engines say themselves.
 
-    check.py PENSTOCK MODEL [vllm=DIR] [pictures=DIR] [legs=DIR] [sglang=DIR] [sglang-VERSION=DIR] [llamacpp=DIR]
+    check.py [--logs DIR] PENSTOCK MODEL [vllm=DIR] [pictures=DIR] [legs=DIR] [sglang=DIR] [sglang-VERSION=DIR] [llamacpp=DIR]
 
 PENSTOCK is the binary, MODEL a directory of make_model.py and each DIR one of
 install.sh. Prints a line for each check, a table of predicted beside reported
-cached tokens, and ends with 1 if anything failed. Only the standard library is used.
+cached tokens, and ends with 1 if anything failed. With --logs the logs of all
+processes are kept in DIR. Only the standard library is used.
 """
 
 import contextlib
@@ -49,6 +50,12 @@ def words(seed, count):
         state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
         out.append(WORDS[(state >> 33) % len(WORDS)])
     return " ".join(out)
+
+
+def whole(text):
+    """A text without the beginning of a character at its end: the last token can end inside of one. vLLM sends nothing
+    of it, and Penstock U+FFFD."""
+    return text.rstrip("\ufffd")
 
 
 def stream(url, path, body, on_chunk=lambda count, worker: None):
@@ -222,8 +229,7 @@ def migration(p, engines, reference, limit=500):
         got, last = stream(p.url, "/v1/completions", body, kill)
         if not check("an engine was killed in mid-stream", len(killed) == 1, last):
             raise servers.Failed("there is nothing to recover from")
-        # The last token can end inside a character: vLLM then sends nothing of it, and Penstock U+FFFD.
-        got, want = got.rstrip("\ufffd"), want.rstrip("\ufffd")
+        got, want = whole(got), whole(want)
         at = next((i for i, (a, b) in enumerate(zip(got, want)) if a != b), min(len(got), len(want)))
         check("the stream is whole", got == want, f"{len(got)} characters, want {len(want)}: after {at} {got[at - 20 : at + 40]!r}, want {want[at - 20 : at + 40]!r}")
         check("all tokens are counted", last["usage"]["completion_tokens"] == limit, last["usage"])
@@ -663,10 +669,14 @@ def report():
     table.clear()
 
 
-def main(binary, model, *engines):
+def main(*arguments):
     import check_legs  # which import this module
     import check_sglang
 
+    logs = None
+    if arguments[0] == "--logs":
+        logs, arguments = pathlib.Path(arguments[1]), arguments[2:]
+    binary, model, *engines = arguments
     binary, model = str(pathlib.Path(binary).resolve()), str(pathlib.Path(model).resolve())
     work = pathlib.Path(tempfile.mkdtemp())
     texts = {}
@@ -690,6 +700,9 @@ def main(binary, model, *engines):
         same = set(texts.values())
         check(f"greedy answers of {', '.join(sorted(texts))} are the same", len(same) == 1, texts)
     finally:
+        for log in work.rglob("*.log") if logs else []:
+            (logs / log.parent.relative_to(work)).mkdir(parents=True, exist_ok=True)
+            shutil.copy(log, logs / log.relative_to(work))
         shutil.rmtree(work)
     print(f"\n{len(failures)} failed" + "".join(f"\n  {name}" for name in failures))
     return 1 if failures else 0

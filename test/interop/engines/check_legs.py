@@ -1,9 +1,8 @@
 """Holds Penstock in front of real vLLM which hand prompts over: NixlConnector on a CPU.
 
-IT DOES NOT PASS EVERY TIME. Of two runs beside other work one had a single wrong check: a text differed which a decode
-engine computed alone, after the prefill engine was killed. In the other both decode workers were not ready after the
-third request. Neither is understood, so "legs" is no part of what run.sh runs by default. Find out why, and delete this
-paragraph.
+It needs a machine which is not starved: a vLLM gives up a handshake with another one after 5 s, so that its decode leg
+fails and the prompt is computed a second time, and a worker whose idle engine has no token after 3 s is not ready. What
+the processes say of a failed check is printed with it.
 
 What it is to prove, with three engines of the same weights (one which computes prompts, two which decode):
 
@@ -16,11 +15,13 @@ What it is to prove, with three engines of the same weights (one which computes 
 
 import json
 import pathlib
+import re
 import subprocess
+import time
 
 import check
 import servers
-from check import stream, until, words
+from check import stream, until, whole, words
 
 BLOCK = 32
 
@@ -39,12 +40,18 @@ class Process:
     """A process of Penstock which says on its first line where it is."""
 
     def __init__(self, binary, work, name, *arguments):
-        self.log = (work / (name + ".log")).open("wb")
-        self.process = subprocess.Popen([binary, *arguments, "--json"], stdout=subprocess.PIPE, stderr=self.log, stdin=subprocess.DEVNULL)
+        self.name, self.log = name, work / (name + ".log")
+        command = [binary, *arguments, "--json", "--log-level", "info,worker=debug"]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL)
         line = self.process.stdout.readline()
         if not line:
-            raise servers.Failed(f"{name} did not start:\n" + (work / (name + ".log")).read_text(errors="replace")[-2000:])
+            raise servers.Failed(f"{name} did not start:\n" + self.log.read_text(errors="replace")[-2000:])
         self.started = json.loads(line)
+
+    def calls(self):
+        """Calls which this worker has finished: prefill legs, for example. Questions to its engine are none."""
+        return len(re.findall(r" msg=call ", self.log.read_text(errors="replace")))
 
     def stop(self):
         self.process.terminate()
@@ -61,6 +68,30 @@ def moved(engines):
     return sum(metric(e, "vllm:nixl_bytes_transferred_sum") for e in engines)
 
 
+def explain(url, ours, engines):
+    """Prints what the processes say, so that the cause of a failed check can be found."""
+    print("    load of the machine:", pathlib.Path("/proc/loadavg").read_text().strip())
+    try:
+        status, health = servers.call(url + "/health", timeout=20)
+        print(f"    health of the frontend: {status} {health.decode()[:3000].strip()}")
+        counted = servers.call(url + "/metrics", timeout=20)[1].decode()
+        print("    " + "\n    ".join(re.findall(r"^penstock_frontend_(?:legs|migrations)_total.*", counted, re.M)))
+    except OSError as e:
+        print("    the frontend does not answer:", e)
+    for p in ours:
+        said = re.findall(r".*level=(?:WARN|ERROR)(?!.*no_kv_events).*", p.log.read_text(errors="replace"))
+        print("".join(f"    {p.name}: {line}\n" for line in said[-12:]), end="")
+    for e in engines:
+        said = re.findall(r".*(?:NIXL transfer failure|KV load failure|expired KV blocks|Error: ).*", e.log.read_text(errors="replace"))
+        print("".join(f"    {e.name}: {line[:400]}\n" for line in said[-8:]), end="")
+        try:
+            counted = servers.call(e.url + "/metrics", timeout=20)[1].decode()
+            print(f"    {e.name}:", *re.findall(r"^vllm:((?:nixl_num|num_requests_(?:running|waiting))\w*)\{.*\} (\S+)", counted, re.M))
+        except OSError as e2:
+            print(f"    {e.name} does not answer: {e2}")
+    print(end="", flush=True)
+
+
 def ask(url, prompt, limit=24, **more):
     """A completion: its text and its cached tokens."""
     body = {"model": "tiny", "prompt": prompt, "max_tokens": limit, "temperature": 0, "ignore_eos": True} | more
@@ -68,7 +99,7 @@ def ask(url, prompt, limit=24, **more):
     if status != 200:
         raise servers.Failed(f"HTTP {status}: {answer[:300]}")
     said = json.loads(answer)
-    return said["choices"][0]["text"], (said["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    return whole(said["choices"][0]["text"]), (said["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0
 
 
 def legs(binary, model, directory, work):
@@ -83,38 +114,53 @@ def legs(binary, model, directory, work):
         ours.append(p)
         return p
 
+    url = None
+
+    def expect(name, good, detail=""):
+        if not check.check(name, good, detail) and len(check.failures) <= 3:
+            explain(url, ours, engines)
+
     try:
         for e in engines:
             e.start()
         for e in engines:
             e.ready(1200)
         # Discovery by a directory: the processes find each other without NATS.
+        prefiller = None
         here = ["--discovery", "file", "--discovery-dir", str(work / "fleet")]
         for name, e, role in (("prefill", prefill, "prefill"), ("decode1", one, "decode"), ("decode2", two, "decode")):
             given = f"vllm={e.url},kv-connector=nixl"
-            launch("worker-" + name, "worker", *here, "--role", role, "--model-path", f"{model}/model", "--engine", given)
+            p = launch("worker-" + name, "worker", *here, "--role", role, "--model-path", f"{model}/model", "--engine", given)
+            prefiller = p if role == "prefill" else prefiller
         url = launch("frontend", "frontend", *here, "--http-addr", "127.0.0.1:0").started["url"]
         check.check("the model is served", until(lambda: servers.call(url + "/v1/models")[0] == 200 and b"tiny" in servers.call(url + "/v1/models")[1], 30))
 
+        began = time.monotonic()
+        ask(alone.url, words(999, 2), 1)
+        print(f"    a token of an idle engine takes {time.monotonic() - began:.2f} s", flush=True)
         for i in range(4):
             prompt = words(1000 + i, 200)
             want, _ = ask(alone.url, prompt)
-            before = moved([one, two])
+            before, legs_before = moved([one, two]), prefiller.calls()
             got, cached = ask(url, prompt)
-            check.check(f"prompt {i}, cold: the text is that of one engine", got == want, (got, want))
-            check.check(f"prompt {i}, cold: its blocks were moved", moved([one, two]) > before, (before, moved([one, two])))
-            check.check(f"prompt {i}, cold: nothing was cached", cached == 0, cached)
+            expect(f"prompt {i}, cold: the text is that of one engine", got == want, (got, want))
+            expect(f"prompt {i}, cold: its blocks were moved", moved([one, two]) > before, (before, moved([one, two])))
+            expect(f"prompt {i}, cold: nothing was cached", cached == 0, cached)
+            # A second one follows a decode leg which failed.
+            until(lambda: prefiller.calls() > legs_before, 5)
+            expect(f"prompt {i}, cold: it was computed once", prefiller.calls() == legs_before + 1, prefiller.calls() - legs_before)
         more = words(1000, 200) + " and " + words(7, 100)
         want, _ = ask(alone.url, more)
         got, cached = ask(url, more)
-        check.check("a prompt whose beginning the prefill engine has: the text is that of one engine", got == want, (got, want))
-        check.check("and the usage says what it had", cached >= BLOCK, cached)
+        expect("a prompt whose beginning the prefill engine has: the text is that of one engine", got == want, (got, want))
+        expect("and the usage says what it had", cached >= BLOCK, cached)
         sampled = {"temperature": 0.8, "seed": 7}
-        check.check("a sampled answer is that of one engine", ask(url, words(1010, 150), **sampled)[0] == ask(alone.url, words(1010, 150), **sampled)[0])
-        check.check("no transfer failed", metric(one, "vllm:nixl_num_failed_transfers_total") + metric(two, "vllm:nixl_num_failed_transfers_total") == 0)
+        expect("a sampled answer is that of one engine", ask(url, words(1010, 150), **sampled)[0] == ask(alone.url, words(1010, 150), **sampled)[0])
+        expect("no transfer failed", metric(one, "vllm:nixl_num_failed_transfers_total") + metric(two, "vllm:nixl_num_failed_transfers_total") == 0)
 
-        # A decode engine dies in the middle of an answer.
-        body = {"model": "tiny", "prompt": words(1020, 200), "max_tokens": 300, "temperature": 0, "ignore_eos": True}
+        # A decode engine dies in the middle of an answer. Of this prompt's 300 tokens the first two choices are nowhere
+        # closer than 0.003 in log-probability, so that a prefill which takes the place of decode steps changes none.
+        body = {"model": "tiny", "prompt": words(1026, 200), "max_tokens": 300, "temperature": 0, "ignore_eos": True}
         want, _ = ask(alone.url, body["prompt"], 300)
         killed = []
 
@@ -124,18 +170,23 @@ def legs(binary, model, directory, work):
                 killed[0].kill()
 
         got, last = stream(url, "/v1/completions", body, kill)
-        check.check("a decode engine died in the middle of an answer", len(killed) == 1)
-        check.check("its answer is whole", got == want and last["usage"]["completion_tokens"] == 300, (got[:200], want[:200]))
+        expect("a decode engine died in the middle of an answer", len(killed) == 1)
+        got = whole(got)
+        expect("its answer is whole", got == want and last["usage"]["completion_tokens"] == 300, (got[:200], want[:200]))
 
         prefill.kill()
         for i in range(4):
             prompt = words(1030 + i, 200)
             got, want = ask(url, prompt)[0], ask(alone.url, prompt)[0]
-            check.check(f"without prefill engine, prompt {i}: the text is right", got == want, (got, want))
+            expect(f"without prefill engine, prompt {i}: the text is right", got == want, (got, want))
         for p in reversed(ours):
             check.check("penstock ends well", p.stop() == 0)
         ours.clear()
         return ask(alone.url, words(5, 60), 64)[0]
+    except servers.Failed:
+        if url:
+            explain(url, ours, engines)
+        raise
     finally:
         for p in reversed(ours):
             p.stop()

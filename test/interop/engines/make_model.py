@@ -5,9 +5,9 @@
 OUT/model is a Llama checkpoint (config.json, model.safetensors, and the
 vocabulary of Penstock's built-in model), OUT/adapter a LoRA adapter of it, and
 OUT/model.gguf the same weights for llama.cpp. Weights are 32-bit floats drawn
-from a fixed seed, large enough that greedy decoding has no near ties, so every
-engine that computes in 32 bits continues a prompt with the same tokens. Only the
-standard library is used.
+from a fixed seed, large enough that greedy decoding has hardly any near ties, so
+that engines which compute in 32 bits continue a prompt with the same tokens. Only
+the standard library is used.
 """
 
 import array

@@ -6,13 +6,14 @@
 # predicts of their caches must be what they report, and a stream whose engine is
 # killed must come out whole.
 #
-#   run.sh [--quick] [--engines "vllm pictures sglang sglang-0.5.17 llamacpp"] [PENSTOCK_BINARY]
+#   run.sh [--quick] [--logs DIR] [--engines "vllm pictures sglang sglang-0.5.17 llamacpp"] [PENSTOCK_BINARY]
 #
 # Without a binary it builds one. --quick runs what is there or can be had within
 # three minutes: vLLM, which comes as wheels, and llama.cpp if an earlier run has
 # compiled it, which takes about eight minutes of one core. Engine "legs", which are vLLM that hand prompts over,
-# runs only if it is named: it does not pass every time. --quick leaves out SGLang, of which
+# runs only if it is named: it starts four engines. --quick leaves out SGLang, of which
 # one start takes 35 s of CPU: a release takes about five minutes of two cores.
+# --logs keeps the logs of all processes, of engines too.
 # What cannot be installed is left out, and said so loudly.
 #
 # Engines are kept in $REAL_ENGINES, by default in the user's cache directory
@@ -20,12 +21,13 @@
 set -euo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
 
-engines="vllm pictures sglang sglang-0.5.17 llamacpp" patience=1800 limit=5400 quick=""
+engines="vllm pictures sglang sglang-0.5.17 llamacpp" patience=1800 limit=5400 quick="" logs=()
 while [ $# -gt 0 ]; do
   case "$1" in
   --quick) quick=1 patience=180 limit=900 ;;
   --engines) engines="$2"; shift ;;
-  -*) sed -n '2,21s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  --logs) mkdir -p "$2"; logs=(--logs "$(cd "$2" && pwd)"); shift ;;
+  -*) sed -n '2,22s/^# \{0,1\}//p' "$0"; exit 2 ;;
   *) break ;;
   esac
   shift
@@ -76,7 +78,7 @@ done
 code=0
 if [ "${#run[@]}" != 0 ]; then
   python3 "$here/make_model.py" "$work/model"
-  PYTHONDONTWRITEBYTECODE=1 timeout --kill-after=60 "$limit" python3 "$here/check.py" "$bin" "$work/model" "${run[@]}" || code=$?
+  PYTHONDONTWRITEBYTECODE=1 timeout --kill-after=60 "$limit" python3 "$here/check.py" ${logs[@]+"${logs[@]}"} "$bin" "$work/model" "${run[@]}" || code=$?
 fi
 for engine in ${run[@]+"${run[@]%%=*}"}; do
   summary+="$(printf '%-8s %s' "$([ "$code" = 0 ] && echo passed || echo FAILED)" "$engine")"$'\n'
