@@ -186,7 +186,7 @@ func TestPausedAnywhere(t *testing.T) {
 			t.Logf("%d accesses", k)
 			return
 		}
-		if s := other.loadLife(1); s.state() == lifeJoining || s.epoch() == testGeneration&epochMask { // it has not joined
+		if s := other.loadLife(1).state(); s != lifeLive && s != lifeEnding { // it has not joined, or it has left
 			q.kill()
 			continue
 		}
