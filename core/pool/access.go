@@ -12,7 +12,7 @@ import (
 
 // AllowOnly restricts access to some workers, at most 512. A process which dies here leaves a list with workers of the
 // old one or of the new one.
-func (p *Pool) AllowOnly(workers []kv.WorkerID) error {
+func (p *View) AllowOnly(workers []kv.WorkerID) error {
 	for _, id := range workers {
 		if !p.allowWorker(id) {
 			return fault.New(fault.Overloaded, "pool: the access list of the pool is full with %d workers", maxAllowed)
@@ -28,7 +28,7 @@ func (p *Pool) AllowOnly(workers []kv.WorkerID) error {
 }
 
 // allowWorker adds a worker to the list, and reports whether it is there.
-func (p *Pool) allowWorker(id kv.WorkerID) bool {
+func (p *View) allowWorker(id kv.WorkerID) bool {
 	if p.findAllowed(id) {
 		return true
 	}
@@ -41,11 +41,11 @@ func (p *Pool) allowWorker(id kv.WorkerID) bool {
 }
 
 // AllowAll ends the restriction of access.
-func (p *Pool) AllowAll() { p.words.Store(wordRestricted, 0) }
+func (p *View) AllowAll() { p.words.Store(wordRestricted, 0) }
 
 // AppendAllowed appends the workers which may attach the pool to dst. Without a restriction, restricted is false and all
 // workers may.
-func (p *Pool) AppendAllowed(dst []kv.WorkerID) (allowed []kv.WorkerID, restricted bool) {
+func (p *View) AppendAllowed(dst []kv.WorkerID) (allowed []kv.WorkerID, restricted bool) {
 	if p.words.Load(wordRestricted) == 0 {
 		return dst, false
 	}
@@ -57,11 +57,11 @@ func (p *Pool) AppendAllowed(dst []kv.WorkerID) (allowed []kv.WorkerID, restrict
 	return dst, true
 }
 
-func (p *Pool) isAllowed(id kv.WorkerID) bool {
+func (p *View) isAllowed(id kv.WorkerID) bool {
 	return p.words.Load(wordRestricted) == 0 || p.findAllowed(id)
 }
 
-func (p *Pool) findAllowed(id kv.WorkerID) bool {
+func (p *View) findAllowed(id kv.WorkerID) bool {
 	for at := accessAt; at < accessAt+8*maxAllowed; at += 8 {
 		if p.words.Load(at) == uint64(id)+1 {
 			return true

@@ -18,7 +18,7 @@ type Stats struct {
 }
 
 // Stats returns the figures of now.
-func (p *Pool) Stats() (s Stats) {
+func (p *View) Stats() (s Stats) {
 	for i := range maxOwners {
 		if p.loadLife(i).state() == lifeLive {
 			s.Owners++
@@ -44,7 +44,7 @@ func (p *Pool) Stats() (s Stats) {
 
 // Check walks the pool, with all K and V in it, and reports each inconsistency; nil if there is none. No process may
 // change the pool meanwhile. An entry in transit whose owner is gone is none: it counts as evicted.
-func (p *Pool) Check() error {
+func (p *View) Check() error {
 	var all []error
 	report := func(format string, args ...any) { all = append(all, fmt.Errorf("pool: "+format, args...)) }
 	var live uint64
@@ -83,7 +83,7 @@ func (p *Pool) Check() error {
 }
 
 // checkEntry returns what is wrong with a pooled entry.
-func (p *Pool) checkEntry(e int32, word entryWord) error {
+func (p *View) checkEntry(e int32, word entryWord) error {
 	h, record, ok := p.loadContent(e, word.generation())
 	if !ok {
 		return errors.New("its checksum is wrong")
@@ -105,7 +105,7 @@ func (p *Pool) checkEntry(e int32, word entryWord) error {
 }
 
 // isIndexed reports whether the index leads to an entry by its name.
-func (p *Pool) isIndexed(e int32, name kv.SeqHash, word entryWord) bool {
+func (p *View) isIndexed(e int32, name kv.SeqHash, word entryWord) bool {
 	home, tag := p.mixName(name)
 	for i := range indexWindow {
 		if indexWord(p.words.Load(p.indexWordAt(home, i))) == packIndex(tag, word.generation(), e) {

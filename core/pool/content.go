@@ -54,7 +54,7 @@ func digestTexts(domain string, texts ...string) kv.Digest {
 }
 
 // checkContent returns what is wrong with a content as *fault.Error of code Invalid; nil if nothing is.
-func (p *Pool) checkContent(c *Content) error {
+func (p *View) checkContent(c *Content) error {
 	if len(c.Tokens) != p.lay.tokens {
 		return fault.New(fault.Invalid, "pool: a block of %d tokens; those of this pool have %d", len(c.Tokens), p.lay.tokens)
 	}
@@ -71,7 +71,7 @@ func (p *Pool) checkContent(c *Content) error {
 }
 
 // prepareRecord writes the record of a content to p.want, and returns its identity.
-func (p *Pool) prepareRecord(c *Content) kv.Digest {
+func (p *View) prepareRecord(c *Content) kv.Digest {
 	b := append(p.want[:0], recordDomain...)
 	b = append(b, p.identity[:]...)
 	b = append(b, c.Salt[:]...)
@@ -100,11 +100,11 @@ func (p *Pool) prepareRecord(c *Content) kv.Digest {
 }
 
 // wantedRecord returns the record which prepareRecord has written.
-func (p *Pool) wantedRecord() []byte { return p.want[len(recordDomain):] }
+func (p *View) wantedRecord() []byte { return p.want[len(recordDomain):] }
 
 // Identify returns the identity of a content: SHA-256 of its record, which has the identity of the block before it. So
 // equal identities mean equal prefixes, of equal models.
-func (p *Pool) Identify(c *Content) (kv.Digest, error) {
+func (p *View) Identify(c *Content) (kv.Digest, error) {
 	if err := p.checkContent(c); err != nil {
 		return kv.Digest{}, err
 	}

@@ -41,7 +41,7 @@ func life(m Memory, cfg Config, published func(*Content, error)) {
 }
 
 // prepared returns a pool of four blocks with two blocks of another owner, which lives.
-func prepared(t *testing.T, cfg Config) (b []byte, other *Pool) {
+func prepared(t *testing.T, cfg Config) (b []byte, other *View) {
 	t.Helper()
 	b = newPool(t, cfg, 4)
 	other = join(t, mapBytes(t, b), cfg, 1)
@@ -53,7 +53,7 @@ func prepared(t *testing.T, cfg Config) (b []byte, other *Pool) {
 var ofLife = []*Content{contentOf(1, 0), contentOf(1, 1), contentOf(9, 0), contentOf(9, 1), contentOf(9, 2), contentOf(9, 5)}
 
 // checkWhole: nothing is wrong with a pool, no place is lost, and no block has wrong bytes.
-func checkWhole(t *testing.T, p *Pool, now kv.Mono) {
+func checkWhole(t *testing.T, p *View, now kv.Mono) {
 	t.Helper()
 	if err := p.Check(); err != nil {
 		t.Error(err)
@@ -227,7 +227,7 @@ func TestPausedAnywhere(t *testing.T) {
 	}
 }
 
-func (p *Pool) hasPin(e int32) bool {
+func (p *View) hasPin(e int32) bool {
 	return p.words.Load(p.lay.entryAt(e)+wordPins)&(1<<p.owner) != 0
 }
 

@@ -57,11 +57,11 @@ func (w entryWord) epoch() uint16 { return uint16(w >> 16) }
 
 func (w entryWord) generation() uint32 { return uint32(w >> 32) }
 
-func (p *Pool) loadEntry(e int32) entryWord {
+func (p *View) loadEntry(e int32) entryWord {
 	return entryWord(p.words.Load(p.lay.entryAt(e) + wordState))
 }
 
-func (p *Pool) swapEntry(e int32, old, next entryWord) bool {
+func (p *View) swapEntry(e int32, old, next entryWord) bool {
 	return p.words.CompareAndSwap(p.lay.entryAt(e)+wordState, uint64(old), uint64(next))
 }
 
@@ -106,7 +106,7 @@ func appendPair(dst []byte, low, high uint32) []byte {
 
 // storeContent writes head and record of an entry which this owner has reserved, and returns the checksum of both. Only
 // storeSums makes them valid.
-func (p *Pool) storeContent(e int32, generation uint32, h *entryHead, record []byte) uint64 {
+func (p *View) storeContent(e int32, generation uint32, h *entryHead, record []byte) uint64 {
 	b := append(h.appendHead(p.have[:0]), record...)
 	p.have = b
 	at := p.lay.entryAt(e)
@@ -129,7 +129,7 @@ func sumEntry(contentSum, dataSum uint64) uint64 {
 
 // loadContent reads head and record of an entry, and reports whether their checksum is right for a generation. The record
 // is valid until the next method of p.
-func (p *Pool) loadContent(e int32, generation uint32) (h entryHead, record []byte, ok bool) {
+func (p *View) loadContent(e int32, generation uint32) (h entryHead, record []byte, ok bool) {
 	at := p.lay.entryAt(e)
 	length := p.words.Load(at + wordRecordLength)
 	if length > maxRecord(uint64(p.lay.tokens)) || length%8 != 0 {

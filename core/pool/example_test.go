@@ -15,7 +15,7 @@ func Example() {
 	if err := pool.Format(memory, cfg, 0x9e3779b97f4a7c15); err != nil { // a random number
 		fmt.Println(err)
 	}
-	open := func(id kv.WorkerID) *pool.Pool {
+	open := func(id kv.WorkerID) *pool.View {
 		p, err := pool.Open(memory, cfg)
 		if err == nil {
 			err = p.Join(0, kv.Worker{ID: id})

@@ -8,7 +8,7 @@ import (
 )
 
 // useAll calls all methods of a pool which may have any content, and reports wrong bytes.
-func useAll(t *testing.T, p *Pool) {
+func useAll(t *testing.T, p *View) {
 	t.Helper()
 	now := kv.Mono(0)
 	_ = p.Check()

@@ -17,14 +17,14 @@ const (
 	wordHistorySum   = wordHistoryHead + headBytes
 )
 
-func (p *Pool) historyAt(name kv.SeqHash, way int) int {
+func (p *View) historyAt(name kv.SeqHash, way int) int {
 	home, _ := p.mixName(name)
 	set := home & (p.lay.historySets - 1)
 	return p.lay.historyAt + (set*historyWays+way)*historySize
 }
 
 // loadHistory reads a record; ok is false if it is not valid.
-func (p *Pool) loadHistory(at int) (h entryHead, count, tick uint64, ok bool) {
+func (p *View) loadHistory(at int) (h entryHead, count, tick uint64, ok bool) {
 	count = p.words.Load(at + wordHistoryCount)
 	tick = p.words.Load(at + wordHistoryTick)
 	var b [8 + headBytes]byte
@@ -37,7 +37,7 @@ func (p *Pool) loadHistory(at int) (h entryHead, count, tick uint64, ok bool) {
 }
 
 // keepHistory writes the metadata of a block which is about to be evicted, in the place of an older record.
-func (p *Pool) keepHistory(h *entryHead) {
+func (p *View) keepHistory(h *entryHead) {
 	at, oldest, count := 0, ^uint64(0), uint64(0)
 	for way := range historyWays {
 		place := p.historyAt(h.name, way)
@@ -67,7 +67,7 @@ func (p *Pool) keepHistory(h *entryHead) {
 }
 
 // findHistory returns the metadata of a block which was evicted.
-func (p *Pool) findHistory(name kv.SeqHash, identity *kv.Digest) (h entryHead, ok bool) {
+func (p *View) findHistory(name kv.SeqHash, identity *kv.Digest) (h entryHead, ok bool) {
 	for way := range historyWays {
 		h, _, _, ok := p.loadHistory(p.historyAt(name, way))
 		if ok && h.name == name && h.identity == *identity {

@@ -16,15 +16,15 @@ func (w indexWord) tag() uint64 { return uint64(w) >> 40 << 40 }
 
 // mixName returns a name's place in the index, and its tag. The generation of the pool is random, so that a sender of
 // requests cannot choose names which meet in one place (multiply-shift hashing).
-func (p *Pool) mixName(name kv.SeqHash) (home int, tag uint64) {
+func (p *View) mixName(name kv.SeqHash) (home int, tag uint64) {
 	mixed := uint64(name) * (p.generation | 1)
 	return int(mixed >> 32 & uint64(p.lay.indexWords-1)), mixed
 }
 
-func (p *Pool) indexWordAt(home, i int) int { return indexAt + 8*((home+i)&(p.lay.indexWords-1)) }
+func (p *View) indexWordAt(home, i int) int { return indexAt + 8*((home+i)&(p.lay.indexWords-1)) }
 
 // resolveIndex returns the entry to which an index word leads; ok is false if the word counts as empty.
-func (p *Pool) resolveIndex(w indexWord) (e int32, word entryWord, ok bool) {
+func (p *View) resolveIndex(w indexWord) (e int32, word entryWord, ok bool) {
 	e = int32(w&(1<<24-1)) - 1
 	if e < 0 || int(e) >= p.lay.blocks {
 		return 0, 0, false
@@ -43,7 +43,7 @@ func (p *Pool) resolveIndex(w indexWord) (e int32, word entryWord, ok bool) {
 }
 
 // putIndex makes the index lead to an entry, and reports whether there was room.
-func (p *Pool) putIndex(name kv.SeqHash, e int32, generation uint32) bool {
+func (p *View) putIndex(name kv.SeqHash, e int32, generation uint32) bool {
 	home, tag := p.mixName(name)
 	next := packIndex(tag, generation, e)
 	for i := range indexWindow {

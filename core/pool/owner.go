@@ -58,16 +58,16 @@ type sighting struct {
 	since kv.Mono
 }
 
-func (p *Pool) loadLife(owner int) lifeWord { return lifeWord(p.words.Load(ownerAt(owner) + wordLife)) }
+func (p *View) loadLife(owner int) lifeWord { return lifeWord(p.words.Load(ownerAt(owner) + wordLife)) }
 
-func (p *Pool) swapLife(owner int, old, next lifeWord) bool {
+func (p *View) swapLife(owner int, old, next lifeWord) bool {
 	return p.words.CompareAndSwap(ownerAt(owner)+wordLife, uint64(old), uint64(next))
 }
 
 // Join makes this process an owner, which may reserve and acquire blocks until its lease ends. It is Forbidden if the
 // access list does not have the worker, and Overloaded if the pool has its 48 owners. An owner renews its lease several
 // times before it ends.
-func (p *Pool) Join(now kv.Mono, worker kv.Worker) error {
+func (p *View) Join(now kv.Mono, worker kv.Worker) error {
 	if p.words.Load(wordGeneration) != p.generation {
 		return ErrEnded
 	}
@@ -99,11 +99,11 @@ func (p *Pool) Join(now kv.Mono, worker kv.Worker) error {
 }
 
 // isOwner reports whether this process is an owner whose lease was not ended.
-func (p *Pool) isOwner() bool { return p.life != 0 && p.loadLife(p.owner) == p.life }
+func (p *View) isOwner() bool { return p.life != 0 && p.loadLife(p.owner) == p.life }
 
 // Renew renews the lease. ErrEnded says that it had ended, and that all which was reserved and acquired is lost: the
 // process may Join again. Without access the owner leaves, which is Forbidden.
-func (p *Pool) Renew(now kv.Mono) error {
+func (p *View) Renew(now kv.Mono) error {
 	if p.life == 0 || p.words.Load(wordGeneration) != p.generation {
 		return ErrEnded
 	}
@@ -121,7 +121,7 @@ func (p *Pool) Renew(now kv.Mono) error {
 }
 
 // Leave ends the lease, and with it all which was reserved and acquired.
-func (p *Pool) Leave() {
+func (p *View) Leave() {
 	life := p.life
 	p.life = 0
 	if life != 0 && p.swapLife(p.owner, life, life.withState(lifeEnding)) {
@@ -132,7 +132,7 @@ func (p *Pool) Leave() {
 // Reclaim ends the leases of owners which have not renewed for a lease, as this process has seen them since it first
 // called Reclaim, takes back what they had reserved and acquired, and appends their workers to dead. All processes with a
 // pool call it from time to time. Several may, at the same time; a process which dies here leaves the rest to others.
-func (p *Pool) Reclaim(now kv.Mono, dead []kv.Worker) []kv.Worker {
+func (p *View) Reclaim(now kv.Mono, dead []kv.Worker) []kv.Worker {
 	for i := range maxOwners {
 		life := p.loadLife(i)
 		seen := &p.sightings[i]
@@ -158,7 +158,7 @@ func (p *Pool) Reclaim(now kv.Mono, dead []kv.Worker) []kv.Worker {
 }
 
 // finishOwner takes back what an ending owner has in the directory, and frees its slot.
-func (p *Pool) finishOwner(owner int, ending lifeWord) {
+func (p *View) finishOwner(owner int, ending lifeWord) {
 	if p.takeBack(owner, ending) {
 		p.swapLife(owner, ending, packLife(lifeFree, ending.epoch(), 0))
 	}
@@ -169,7 +169,7 @@ func (p *Pool) finishOwner(owner int, ending lifeWord) {
 // It changes the pins of every entry, also of those which the owner does not pin. So an owner which was paused between
 // reading pins and changing them fails to change them, and looks at its life again. Several processes may be here at the
 // same time: one which was overtaken sees another life before it changes pins, or fails to change them.
-func (p *Pool) takeBack(owner int, life lifeWord) bool {
+func (p *View) takeBack(owner int, life lifeWord) bool {
 	for e := range int32(p.lay.blocks) {
 		p.dropOrphan(e, p.loadEntry(e))
 		at := p.lay.entryAt(e) + wordPins
@@ -191,7 +191,7 @@ func unpinBit(pins uint64, owner int) uint64 { return pins &^ (1 << owner) }
 
 // dropOrphan evicts an entry which an owner reserved in an epoch that has ended, and returns what the entry is then.
 // Epochs do not return, so it does not matter how much time is between the look at the life and the change.
-func (p *Pool) dropOrphan(e int32, word entryWord) entryWord {
+func (p *View) dropOrphan(e int32, word entryWord) entryWord {
 	if word.state() != entryInTransit || word.owner() < maxOwners && p.loadLife(word.owner()).owns(word.epoch()) {
 		return word
 	}

@@ -1,7 +1,7 @@
 // Package pool is a pool of KV blocks in memory which several processes share: an allocator and a directory in the shared
 // bytes themselves, without a server.
 //
-// A [Pool] is one process's view of it. It is not safe for concurrent use, and has no goroutine, clock or I/O: a shell
+// A [View] is one process's view of it. It is not safe for concurrent use, and has no goroutine, clock or I/O: a shell
 // gives it the [Memory] and the time. docs/format/pool.md has the bytes.
 //
 //	p, err := pool.Open(memory, cfg)         // after pool.Format, by the first process
@@ -60,8 +60,8 @@ var (
 	ErrDamaged = errors.New("pool: the block is damaged")
 )
 
-// Pool is one process's view of a pool.
-type Pool struct {
+// View is one process's view of a pool.
+type View struct {
 	data       Data
 	words      Words
 	lay        layout
@@ -87,7 +87,7 @@ type Pool struct {
 
 // Open returns a view of a pool. It is NotFound if the memory is no pool, Conflict if the pool is for other blocks, of
 // another size or of another version, and PoolLost if its superblock is damaged. It changes nothing.
-func Open(m Memory, cfg Config) (*Pool, error) {
+func Open(m Memory, cfg Config) (*View, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
@@ -100,7 +100,7 @@ func Open(m Memory, cfg Config) (*Pool, error) {
 		return nil, fault.New(fault.Conflict, "pool: the pool is for blocks of another model, build or size: give each its own pool")
 	}
 	record := int(maxRecord(uint64(l.tokens)))
-	return &Pool{
+	return &View{
 		data: m.Data, words: m.Words, lay: h.layout, generation: h.generation, lease: h.lease, identity: h.identity,
 		holds: make([]int32, l.blocks),
 		want:  make([]byte, 0, len(recordDomain)+record), have: make([]byte, 0, headBytes+record),
@@ -109,13 +109,13 @@ func Open(m Memory, cfg Config) (*Pool, error) {
 }
 
 // Blocks returns how many blocks the pool has room for.
-func (p *Pool) Blocks() int { return p.lay.blocks }
+func (p *View) Blocks() int { return p.lay.blocks }
 
 // BlockBytes returns the size of a block's K and V in bytes.
-func (p *Pool) BlockBytes() int { return p.lay.blockBytes }
+func (p *View) BlockBytes() int { return p.lay.blockBytes }
 
 // Lease returns for how long an owner need not renew.
-func (p *Pool) Lease() time.Duration { return p.lease }
+func (p *View) Lease() time.Duration { return p.lease }
 
 // BlockRef names a block which this owner has acquired.
 type BlockRef struct {
@@ -123,14 +123,14 @@ type BlockRef struct {
 	Generation uint32
 
 	sum   uint64 // of its data
-	joins uint32 // Pool.joins
+	joins uint32 // View.joins
 }
 
 // BlockAt returns where the K and V of a block are, in bytes from the begin of the memory.
-func (p *Pool) BlockAt(ref BlockRef) int { return p.lay.blockAt(ref.Entry) }
+func (p *View) BlockAt(ref BlockRef) int { return p.lay.blockAt(ref.Entry) }
 
 // nextTick returns a number which grows with each use of a block in the pool. Two processes may get the same one.
-func (p *Pool) nextTick() uint64 {
+func (p *View) nextTick() uint64 {
 	tick := p.words.Load(wordTick) + 1
 	p.words.Store(wordTick, tick)
 	return tick
@@ -138,6 +138,6 @@ func (p *Pool) nextTick() uint64 {
 
 // touchEntry makes a block of an index in its sequence the most recently used one as of a tick. Of blocks with one tick, the
 // last of a sequence is the oldest.
-func (p *Pool) touchEntry(e int32, tick uint64, index uint32) {
+func (p *View) touchEntry(e int32, tick uint64, index uint32) {
 	p.words.Store(p.lay.entryAt(e)+wordUsed, tick<<16|(1<<16-1-min(uint64(index), 1<<16-1)))
 }

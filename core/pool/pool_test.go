@@ -29,7 +29,7 @@ func TestStates(t *testing.T) {
 	c := contentOf(1, 0)
 	expect := func(want kv.PoolState) {
 		t.Helper()
-		for _, one := range []*Pool{p, q} {
+		for _, one := range []*View{p, q} {
 			f, err := one.Find(c)
 			known := want != kv.LocalGPU
 			if err != nil || f.State != want || known != (f.Label == labelOf(c)) || known != (f.Mover == kv.Worker{ID: 1, Rank: 1}) {
@@ -43,7 +43,7 @@ func TestStates(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(kv.InTransit)
-	for _, one := range []*Pool{p, q} {
+	for _, one := range []*View{p, q} {
 		if _, _, err := one.Reserve(c, labelOf(c), nil); !errors.Is(err, ErrExists) {
 			t.Errorf("reserved again: %v", err)
 		}
@@ -309,7 +309,7 @@ func TestRenewalKeepsLease(t *testing.T) {
 	now := kv.Mono(0)
 	for range 20 {
 		now = now.Add(testLease / 2)
-		for _, one := range []*Pool{p, q} {
+		for _, one := range []*View{p, q} {
 			if err := one.Renew(now); err != nil {
 				t.Fatal(err)
 			}
@@ -413,7 +413,7 @@ func TestSuperblock(t *testing.T) {
 func TestOwnersAreBounded(t *testing.T) {
 	b := newPool(t, smallConfig, 2)
 	m := mapBytes(t, b)
-	var all []*Pool
+	var all []*View
 	for i := range maxOwners {
 		all = append(all, join(t, m, smallConfig, kv.WorkerID(i)))
 	}
@@ -550,28 +550,28 @@ func TestTruncated(t *testing.T) {
 
 // TestCheckFinds: Check reports what is wrong, whatever it is.
 func TestCheckFinds(t *testing.T) {
-	for what, spoil := range map[string]func(p *Pool, e int32){
-		"data":        func(p *Pool, e int32) { p.words.Store(p.lay.blockAt(e)+8, 1) },
-		"head":        func(p *Pool, e int32) { p.words.Store(p.lay.entryAt(e)+wordMover, 5) },
-		"record":      func(p *Pool, e int32) { p.words.Store(p.lay.entryAt(e)+recordAt+64, 5) },
-		"length":      func(p *Pool, e int32) { p.words.Store(p.lay.entryAt(e)+wordRecordLength, 1<<63) },
-		"state":       func(p *Pool, e int32) { p.words.Store(p.lay.entryAt(e)+wordState, 9) },
-		"pins":        func(p *Pool, e int32) { p.words.Store(p.lay.entryAt(e)+wordPins, 1<<40) },
-		"index":       func(p *Pool, e int32) { p.words.Store(indexAt, 1<<24-1) },
-		"owner":       func(p *Pool, e int32) { p.words.Store(ownerAt(9), 9) },
-		"ended owner": func(p *Pool, e int32) { p.words.Store(ownerAt(9), uint64(lifeEnding)) },
-		"no index": func(p *Pool, e int32) {
+	for what, spoil := range map[string]func(p *View, e int32){
+		"data":        func(p *View, e int32) { p.words.Store(p.lay.blockAt(e)+8, 1) },
+		"head":        func(p *View, e int32) { p.words.Store(p.lay.entryAt(e)+wordMover, 5) },
+		"record":      func(p *View, e int32) { p.words.Store(p.lay.entryAt(e)+recordAt+64, 5) },
+		"length":      func(p *View, e int32) { p.words.Store(p.lay.entryAt(e)+wordRecordLength, 1<<63) },
+		"state":       func(p *View, e int32) { p.words.Store(p.lay.entryAt(e)+wordState, 9) },
+		"pins":        func(p *View, e int32) { p.words.Store(p.lay.entryAt(e)+wordPins, 1<<40) },
+		"index":       func(p *View, e int32) { p.words.Store(indexAt, 1<<24-1) },
+		"owner":       func(p *View, e int32) { p.words.Store(ownerAt(9), 9) },
+		"ended owner": func(p *View, e int32) { p.words.Store(ownerAt(9), uint64(lifeEnding)) },
+		"no index": func(p *View, e int32) {
 			for i := range p.lay.indexWords {
 				p.words.Store(indexAt+8*i, 0)
 			}
 		},
-		"forged": func(p *Pool, e int32) { // with the right checksums
+		"forged": func(p *View, e int32) { // with the right checksums
 			h, record, _ := p.loadContent(e, p.loadEntry(e).generation())
 			h.identity[0]++
 			sum := p.storeContent(e, p.loadEntry(e).generation(), &h, slices.Clone(record))
 			p.words.Store(p.lay.entryAt(e)+wordEntrySum, sumEntry(sum, h.dataSum))
 		},
-		"other model": func(p *Pool, e int32) {
+		"other model": func(p *View, e int32) {
 			p.identity[3]++
 		},
 	} {

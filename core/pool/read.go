@@ -35,7 +35,7 @@ type place struct {
 
 // locate finds the entry of the block in p.want, but not the entry except. It evicts damaged entries on its way. Of an
 // entry in transit only name, identity and mover are read.
-func (p *Pool) locate(want *entryHead, except int32) (found place) {
+func (p *View) locate(want *entryHead, except int32) (found place) {
 	home, tag := p.mixName(want.name)
 	for i := range indexWindow {
 		w := indexWord(p.words.Load(p.indexWordAt(home, i)))
@@ -66,12 +66,12 @@ func (p *Pool) locate(want *entryHead, except int32) (found place) {
 }
 
 // evictDamaged evicts a block which is not what was published.
-func (p *Pool) evictDamaged(e int32, generation uint32) {
+func (p *View) evictDamaged(e int32, generation uint32) {
 	p.swapEntry(e, packEntry(entryPooled, 0, 0, generation), packEntry(entryEvicted, 0, 0, generation))
 }
 
 // Find returns what the pool knows of a block, and acquires nothing.
-func (p *Pool) Find(c *Content) (Found, error) {
+func (p *View) Find(c *Content) (Found, error) {
 	if err := p.checkContent(c); err != nil {
 		return Found{}, err
 	}
@@ -87,7 +87,7 @@ func (p *Pool) Find(c *Content) (Found, error) {
 
 // Acquire finds a pooled block and pins it: its memory stays as it is until Release, unless the lease of this owner ends.
 // It reports whether the block is there. It allocates no memory.
-func (p *Pool) Acquire(c *Content) (Found, bool) {
+func (p *View) Acquire(c *Content) (Found, bool) {
 	if !p.isOwner() || p.checkContent(c) != nil {
 		return Found{}, false
 	}
@@ -110,29 +110,29 @@ func (p *Pool) Acquire(c *Content) (Found, bool) {
 
 // Release gives an acquired block back. Those of a sequence are released last to first, because the block which was
 // released first is evicted first.
-func (p *Pool) Release(ref BlockRef) {
+func (p *View) Release(ref BlockRef) {
 	if p.isHeld(ref) {
 		p.touchEntry(ref.Entry, p.nextTick(), 0)
 		p.dropHold(ref.Entry)
 	}
 }
 
-func (p *Pool) isHeld(ref BlockRef) bool {
+func (p *View) isHeld(ref BlockRef) bool {
 	return p.life != 0 && ref.joins == p.joins && ref.Entry >= 0 && int(ref.Entry) < p.lay.blocks && p.holds[ref.Entry] > 0
 }
 
-func (p *Pool) dropHold(e int32) {
+func (p *View) dropHold(e int32) {
 	if p.holds[e]--; p.holds[e] == 0 {
 		p.changePins(e, func(pins uint64) uint64 { return unpinBit(pins, p.owner) })
 	}
 }
 
-func (p *Pool) setPin(e int32) bool {
+func (p *View) setPin(e int32) bool {
 	return p.changePins(e, func(pins uint64) uint64 { return pins | 1<<p.owner })
 }
 
 // changePins changes the pins of an entry if this process still is an owner. See finishOwner.
-func (p *Pool) changePins(e int32, change func(uint64) uint64) bool {
+func (p *View) changePins(e int32, change func(uint64) uint64) bool {
 	at := p.lay.entryAt(e) + wordPins
 	for {
 		pins := p.words.Load(at)
@@ -148,7 +148,7 @@ func (p *Pool) changePins(e int32, change func(uint64) uint64) bool {
 // Read copies an acquired block, and verifies the copy. It is ErrGone if the block was not acquired, or the lease of this
 // owner was ended and the memory has another block; ErrDamaged if it is not what was published. The content of dst, which
 // has BlockBytes, is undefined after an error.
-func (p *Pool) Read(ref BlockRef, dst []byte) error {
+func (p *View) Read(ref BlockRef, dst []byte) error {
 	if len(dst) != p.lay.blockBytes {
 		return fault.New(fault.Invalid, "pool: %d bytes for a block of %d", len(dst), p.lay.blockBytes)
 	}
@@ -157,12 +157,12 @@ func (p *Pool) Read(ref BlockRef, dst []byte) error {
 
 // Verify computes the checksum of an acquired block in place. What was computed with the block before is right if it
 // returns nil. The errors are those of Read.
-func (p *Pool) Verify(ref BlockRef) error { return p.checkData(ref, nil) }
+func (p *View) Verify(ref BlockRef) error { return p.checkData(ref, nil) }
 
 // checkData computes the checksum of a block, whose bytes are copied to dst unless it is nil.
 //
 // A processor may read bytes after it read the state of the entry below, so the state alone proves nothing.
-func (p *Pool) checkData(ref BlockRef, dst []byte) error {
+func (p *View) checkData(ref BlockRef, dst []byte) error {
 	if !p.isHeld(ref) {
 		return ErrGone
 	}
@@ -183,7 +183,7 @@ func (p *Pool) checkData(ref BlockRef, dst []byte) error {
 
 // sumData returns the checksum of a block: XXH3-64 of each chunk, with that of the chunk before it as the seed, and the
 // generation of the entry as the first one.
-func (p *Pool) sumData(e int32, generation uint32, dst []byte) (uint64, error) {
+func (p *View) sumData(e int32, generation uint32, dst []byte) (uint64, error) {
 	sum := uint64(generation)
 	for done := 0; done < p.lay.blockBytes; {
 		chunk := p.chunk[:min(ChunkBytes, p.lay.blockBytes-done)]

@@ -33,7 +33,7 @@ type BlockWriter struct {
 // It is ErrExists if the block is there already, ErrFull if all blocks are acquired or in transit, and ErrEnded.
 //
 // It appends to evicted also if it fails.
-func (p *Pool) Reserve(c *Content, label kv.MoELabel, evicted []EvictedBlock) (BlockWriter, []EvictedBlock, error) {
+func (p *View) Reserve(c *Content, label kv.MoELabel, evicted []EvictedBlock) (BlockWriter, []EvictedBlock, error) {
 	if err := p.checkContent(c); err != nil {
 		return BlockWriter{}, evicted, err
 	}
@@ -63,12 +63,12 @@ func (p *Pool) Reserve(c *Content, label kv.MoELabel, evicted []EvictedBlock) (B
 }
 
 // NextChunk returns the place and the size of the chunk which comes next: 0 after the last one.
-func (p *Pool) NextChunk(w *BlockWriter) (at, size int) {
+func (p *View) NextChunk(w *BlockWriter) (at, size int) {
 	return w.written, min(ChunkBytes, p.lay.blockBytes-w.written)
 }
 
 // Write writes the next chunk. ErrEnded says that the lease is over by this process's clock, or was ended.
-func (p *Pool) Write(now kv.Mono, w *BlockWriter, chunk []byte) error {
+func (p *View) Write(now kv.Mono, w *BlockWriter, chunk []byte) error {
 	if _, size := p.NextChunk(w); len(chunk) != size {
 		return fault.New(fault.Invalid, "pool: a chunk of %d bytes: it must have %d", len(chunk), size)
 	}
@@ -84,7 +84,7 @@ func (p *Pool) Write(now kv.Mono, w *BlockWriter, chunk []byte) error {
 }
 
 // Publish makes a block which is written one of the pool. ErrEnded says that it was taken from this owner.
-func (p *Pool) Publish(w *BlockWriter) error {
+func (p *View) Publish(w *BlockWriter) error {
 	if w.written != p.lay.blockBytes {
 		return fault.New(fault.Invalid, "pool: %d of the %d bytes of a block were written", w.written, p.lay.blockBytes)
 	}
@@ -106,7 +106,7 @@ func (p *Pool) Publish(w *BlockWriter) error {
 }
 
 // Abort gives the place of a block back, if it was not taken already.
-func (p *Pool) Abort(w *BlockWriter) {
+func (p *View) Abort(w *BlockWriter) {
 	p.swapEntry(w.entry, w.word, packEntry(entryEvicted, 0, 0, w.word.generation()))
 }
 
@@ -121,7 +121,7 @@ type candidate struct {
 }
 
 // takePlace reserves an entry: one without a block, or that of the least recently used block.
-func (p *Pool) takePlace(evicted []EvictedBlock) (int32, entryWord, []EvictedBlock, error) {
+func (p *View) takePlace(evicted []EvictedBlock) (int32, entryWord, []EvictedBlock, error) {
 	for range 4 { // others may take what was found
 		for len(p.candidates) > 0 {
 			c := p.candidates[len(p.candidates)-1]
@@ -148,7 +148,7 @@ func (p *Pool) takePlace(evicted []EvictedBlock) (int32, entryWord, []EvictedBlo
 //
 // A process which acquires a block sets its pin, and then looks at the state. Here the state is changed, and then the pins
 // are looked at. So one of the two sees the other. With a late pin the block is evicted, but its memory stays as it is.
-func (p *Pool) evictCandidate(c *candidate, evicted *[]EvictedBlock) bool {
+func (p *View) evictCandidate(c *candidate, evicted *[]EvictedBlock) bool {
 	at := p.lay.entryAt(c.entry)
 	if p.loadEntry(c.entry) != c.word || p.isPinned(c.entry) {
 		return false
@@ -176,7 +176,7 @@ func (p *Pool) evictCandidate(c *candidate, evicted *[]EvictedBlock) bool {
 
 // isPinned reports whether an owner pins an entry. Pins are set by live owners and cleared before the owner is free, so
 // those of a free owner are damage, or were cleared meanwhile.
-func (p *Pool) isPinned(e int32) bool {
+func (p *View) isPinned(e int32) bool {
 	pins := p.words.Load(p.lay.entryAt(e)+wordPins) & pinMask
 	for ; pins != 0; pins &= pins - 1 {
 		if p.loadLife(bits.TrailingZeros64(pins)).state() != lifeFree {
@@ -187,7 +187,7 @@ func (p *Pool) isPinned(e int32) bool {
 }
 
 // findCandidates fills the list of candidates, the best one last.
-func (p *Pool) findCandidates() {
+func (p *View) findCandidates() {
 	p.candidates = p.candidates[:0]
 	for range p.lay.blocks {
 		e := p.scanFrom

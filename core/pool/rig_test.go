@@ -53,12 +53,12 @@ func newPool(t testing.TB, cfg Config, n int) []byte {
 }
 
 // join opens a pool as a worker, at time 0.
-func join(t testing.TB, m Memory, cfg Config, worker kv.WorkerID) *Pool {
+func join(t testing.TB, m Memory, cfg Config, worker kv.WorkerID) *View {
 	t.Helper()
 	return joinAt(t, 0, m, cfg, worker)
 }
 
-func joinAt(t testing.TB, now kv.Mono, m Memory, cfg Config, worker kv.WorkerID) *Pool {
+func joinAt(t testing.TB, now kv.Mono, m Memory, cfg Config, worker kv.WorkerID) *View {
 	t.Helper()
 	p, err := Open(m, cfg)
 	if err != nil {
@@ -101,7 +101,7 @@ func dataOf(c *Content, size int) []byte {
 }
 
 // writeAll writes the chunks of a reserved block.
-func writeAll(p *Pool, now kv.Mono, w *BlockWriter, data []byte) error {
+func writeAll(p *View, now kv.Mono, w *BlockWriter, data []byte) error {
 	for {
 		at, size := p.NextChunk(w)
 		if size == 0 {
@@ -114,7 +114,7 @@ func writeAll(p *Pool, now kv.Mono, w *BlockWriter, data []byte) error {
 }
 
 // publish puts a block into a pool.
-func publish(p *Pool, now kv.Mono, c *Content) ([]EvictedBlock, error) {
+func publish(p *View, now kv.Mono, c *Content) ([]EvictedBlock, error) {
 	w, evicted, err := p.Reserve(c, labelOf(c), nil)
 	if err == nil {
 		err = writeAll(p, now, &w, dataOf(c, p.BlockBytes()))
@@ -125,7 +125,7 @@ func publish(p *Pool, now kv.Mono, c *Content) ([]EvictedBlock, error) {
 	return evicted, err
 }
 
-func mustPublish(t testing.TB, p *Pool, c *Content) []EvictedBlock {
+func mustPublish(t testing.TB, p *View, c *Content) []EvictedBlock {
 	t.Helper()
 	evicted, err := publish(p, 0, c)
 	if err != nil {
@@ -137,7 +137,7 @@ func mustPublish(t testing.TB, p *Pool, c *Content) []EvictedBlock {
 var errWrong = errors.New("wrong bytes")
 
 // read reads a block, and reports whether it is there. Wrong bytes are an error.
-func read(p *Pool, c *Content) (bool, error) {
+func read(p *View, c *Content) (bool, error) {
 	f, ok := p.Acquire(c)
 	if !ok {
 		return false, nil
@@ -154,7 +154,7 @@ func read(p *Pool, c *Content) (bool, error) {
 }
 
 // scrub reads all blocks, which evicts damaged ones.
-func scrub(t testing.TB, p *Pool, all []*Content) (found int) {
+func scrub(t testing.TB, p *View, all []*Content) (found int) {
 	t.Helper()
 	for _, c := range all {
 		ok, err := read(p, c)
@@ -169,7 +169,7 @@ func scrub(t testing.TB, p *Pool, all []*Content) (found int) {
 }
 
 // reclaim lets a lease pass, as p sees it, in which p itself renews.
-func reclaim(t testing.TB, p *Pool, now kv.Mono) (kv.Mono, []kv.Worker) {
+func reclaim(t testing.TB, p *View, now kv.Mono) (kv.Mono, []kv.Worker) {
 	t.Helper()
 	dead := p.Reclaim(now, nil)
 	now = now.Add(testLease)

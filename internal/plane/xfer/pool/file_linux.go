@@ -29,7 +29,7 @@ type File struct {
 	start time.Time
 	mu    struct {
 		sync.Mutex
-		pool *pool.Pool
+		pool *pool.View
 		lost error // why the directory cannot be used any more
 	}
 }
@@ -107,7 +107,7 @@ func (f *File) openLocked(ctx context.Context, size int, cfg pool.Config) error 
 
 // Use calls use with the pool and the time, while no other goroutine uses it. The error is that of use, or PoolLost if the
 // directory cannot be accessed any more, now and from then on.
-func (f *File) Use(use func(p *pool.Pool, now kv.Mono) error) error {
+func (f *File) Use(use func(p *pool.View, now kv.Mono) error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.mu.lost != nil {

@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 
 const (
 	testBlocks = 8
-	testKeys   = 12
+	testKeys   = 24 // more than the pool has room for
 )
 
 // testConfig has blocks of two chunks and a part of a third one.
@@ -74,14 +74,14 @@ func dataOf(key, size int) []byte {
 func publish(f *File, key int) error {
 	var w pool.BlockWriter
 	var data []byte
-	err := f.Use(func(p *pool.Pool, _ kv.Mono) (err error) {
+	err := f.Use(func(p *pool.View, _ kv.Mono) (err error) {
 		data = dataOf(key, p.BlockBytes())
 		w, _, err = p.Reserve(contentOf(key), kv.MoELabel{}, nil)
 		return err
 	})
 	for err == nil {
 		size := 0
-		err = f.Use(func(p *pool.Pool, now kv.Mono) error {
+		err = f.Use(func(p *pool.View, now kv.Mono) error {
 			var at int
 			if at, size = p.NextChunk(&w); size == 0 {
 				return p.Publish(&w)
@@ -100,7 +100,7 @@ func read(f *File, key int) (bool, error) {
 	var found pool.Found
 	ok := false
 	var copied []byte
-	err := f.Use(func(p *pool.Pool, _ kv.Mono) (err error) {
+	err := f.Use(func(p *pool.View, _ kv.Mono) (err error) {
 		copied = make([]byte, p.BlockBytes())
 		if found, ok = p.Acquire(contentOf(key)); ok {
 			err = p.Read(found.Ref, copied)
@@ -114,7 +114,7 @@ func read(f *File, key int) (bool, error) {
 	same := false
 	err = f.Attach(found.Ref, func(block []byte) { same = bytes.Equal(block, want) })
 	if err == nil {
-		err = f.Use(func(p *pool.Pool, _ kv.Mono) error {
+		err = f.Use(func(p *pool.View, _ kv.Mono) error {
 			defer p.Release(found.Ref)
 			return p.Verify(found.Ref)
 		})
@@ -174,12 +174,12 @@ func openRun(t *testing.T, path string, cfg pool.Config, id kv.WorkerID) *File {
 }
 
 func isOwner(f *File) bool {
-	return f.Use(func(p *pool.Pool, now kv.Mono) error { return p.Renew(now) }) == nil
+	return f.Use(func(p *pool.View, now kv.Mono) error { return p.Renew(now) }) == nil
 }
 
 func statsOf(t *testing.T, f *File) (s pool.Stats) {
 	t.Helper()
-	if err := f.Use(func(p *pool.Pool, _ kv.Mono) error {
+	if err := f.Use(func(p *pool.View, _ kv.Mono) error {
 		s = p.Stats()
 		return nil
 	}); err != nil {
@@ -233,7 +233,7 @@ func TestKilled(t *testing.T) {
 	if err := backoff.Poll(t.Context(), 10*time.Millisecond, isAlone); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Use(func(p *pool.Pool, _ kv.Mono) error { return p.Check() }); err != nil {
+	if err := f.Use(func(p *pool.View, _ kv.Mono) error { return p.Check() }); err != nil {
 		t.Log(err) // a process which was slower than its lease may have written to a block of another one
 	}
 	for key := range testKeys {
@@ -241,7 +241,7 @@ func TestKilled(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := f.Use(func(p *pool.Pool, _ kv.Mono) error { return p.Check() }); err != nil {
+	if err := f.Use(func(p *pool.View, _ kv.Mono) error { return p.Check() }); err != nil {
 		t.Error(err)
 	}
 	if s := statsOf(t, f); s.Pinned != 0 || s.InTransit != 0 {

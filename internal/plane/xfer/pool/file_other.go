@@ -19,6 +19,6 @@ func Open(context.Context, string, int, pool.Config) (*File, error) {
 }
 
 // Use is Unimplemented.
-func (f *File) Use(func(*pool.Pool, kv.Mono) error) error {
+func (f *File) Use(func(*pool.View, kv.Mono) error) error {
 	return fault.New(fault.Unimplemented, "pools of KV blocks in shared memory need Linux")
 }

@@ -33,7 +33,7 @@ func SplitSpec(text string) (id kv.PoolID, path, size string, err error) {
 // the worker cannot join it. The pool is left in either case.
 func (f *File) Run(ctx context.Context, worker kv.Worker, died func([]kv.Worker)) error {
 	defer func() {
-		_ = f.Use(func(p *pool.Pool, _ kv.Mono) error { // a pool which is lost cannot be left
+		_ = f.Use(func(p *pool.View, _ kv.Mono) error { // a pool which is lost cannot be left
 			p.Leave()
 			return nil
 		})
@@ -41,7 +41,7 @@ func (f *File) Run(ctx context.Context, worker kv.Worker, died func([]kv.Worker)
 	var lease time.Duration
 	for {
 		var dead []kv.Worker
-		err := f.Use(func(p *pool.Pool, now kv.Mono) error {
+		err := f.Use(func(p *pool.View, now kv.Mono) error {
 			lease = p.Lease()
 			if err := p.Renew(now); err != nil {
 				if !errors.Is(err, pool.ErrEnded) {
