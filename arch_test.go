@@ -84,9 +84,9 @@ var (
 	impureImport = []string{"context", "crypto/rand", "hash/maphash", "log", "math/rand", "net", "os", "runtime", "sync", "syscall"}
 	impureCall   = []string{"time.Now", "time.Since", "time.Until", "time.Sleep", "time.After", "time.AfterFunc", "time.NewTimer", "time.NewTicker", "time.Tick"}
 	coreThird    = map[string][]string{"core/kv": {"github.com/zeebo/xxh3"}}
-	// The packages with atomics, which order one writer and many readers; they start nothing and wait for
-	// nothing.
-	coreAtomic = []string{"core/prefix"}
+	// The packages with atomics, which order one writer and many readers, or processes which share memory; they start
+	// nothing and wait for nothing.
+	coreAtomic = []string{"core/prefix", "core/pool"}
 )
 
 func rankOf(pkg string) int {
