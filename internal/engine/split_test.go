@@ -40,8 +40,8 @@ func splitMessages() map[string]message {
 	}
 }
 
-// TestSplitSettingsRoundTrip: each setting travels alone, also its zero, and nothing of an earlier request remains. What
-// is unset costs no byte, and a policy of a later version reads as unset.
+// TestSplitSettingsRoundTrip: each setting travels alone, also its zero, and nothing of an earlier request remains.
+// What is unset costs no byte, and a policy of a later version reads as unset.
 func TestSplitSettingsRoundTrip(t *testing.T) {
 	bare := AppendRequest(nil, &Request{ID: "r"})
 	for _, want := range []disagg.SplitSettings{
