@@ -130,6 +130,8 @@ type routeExplanation struct {
 		DPRank   uint32 `json:"dp_rank"`
 		Reason   string `json:"reason"`
 	} `json:"excluded"`
+	// Prefill says which decode worker would decide where the prompt is computed.
+	Prefill *routePrefill `json:"prefill"`
 	// Behind holds the responses of the candidates which are router processes.
 	Behind []struct {
 		Router uint64            `json:"router"`
@@ -137,6 +139,34 @@ type routeExplanation struct {
 		Error  string            `json:"error"`
 	} `json:"behind"`
 }
+
+// routePrefill is the decode worker which decides where the prompt is computed, and what it is asked for; nil is as it has
+// it.
+type routePrefill struct {
+	WorkerID              uint64  `json:"worker_id"`
+	DPRank                uint32  `json:"dp_rank"`
+	DisaggPolicy          *string `json:"disagg_policy"`
+	MaxLocalPrefillLength *int    `json:"max_local_prefill_length"`
+	MaxPrefillQueueSize   *int    `json:"max_prefill_queue_size"`
+}
+
+// describe says which worker decides, and by what.
+func (p *routePrefill) describe() string {
+	policy, local, queue := asTheWorkerHasIt, asTheWorkerHasIt, asTheWorkerHasIt
+	if p.DisaggPolicy != nil {
+		policy = *p.DisaggPolicy
+	}
+	if p.MaxLocalPrefillLength != nil {
+		local = strconv.Itoa(*p.MaxLocalPrefillLength)
+	}
+	if p.MaxPrefillQueueSize != nil {
+		queue = strconv.Itoa(*p.MaxPrefillQueueSize)
+	}
+	return fmt.Sprintf("worker %d decides where the prompt is computed when it gets the request: disagg-policy %s, max-local-prefill-length %s, max-prefill-queue-size %s",
+		p.WorkerID, policy, local, queue)
+}
+
+const asTheWorkerHasIt = "as it has it"
 
 // shownMedia is one image, video or sound in a prompt.
 type shownMedia struct {
@@ -363,6 +393,9 @@ func (e *routeExplanation) printText(w io.Writer, all bool) error {
 		if t.Refusal != "" {
 			fmt.Fprintf(w, "it would be refused: %s\n", t.Refusal)
 		}
+	}
+	if p := e.Prefill; all && p != nil {
+		fmt.Fprintln(w, p.describe())
 	}
 	if e.TextOnly != "" {
 		fmt.Fprintf(w, "only the text before what it shows counts: %s\n", e.TextOnly)

@@ -55,6 +55,11 @@ func TestExplanationPrint(t *testing.T) {
 			[]string{"would wait", "goes by neither"},
 		},
 		{
+			"to a decode worker", strings.Replace(plain, `"excluded"`, `"prefill":{"worker_id":2,"dp_rank":1,"disagg_policy":"threshold","max_local_prefill_length":0,"max_prefill_queue_size":null},"excluded"`, 1),
+			[]string{"worker 2 decides where the prompt is computed when it gets the request: disagg-policy threshold, max-local-prefill-length 0, max-prefill-queue-size as it has it\n"},
+			nil,
+		},
+		{
 			"in another mode, behind others", strings.Replace(strings.Replace(plain, `"mode":"kv"`, `"mode":"random"`, 1), `"overlap_score_weight"`, `"would_wait":{"waiting_requests":7},"overlap_score_weight"`, 1),
 			[]string{"7 wait now\n", "mode random goes by neither costs nor caches; for comparison:\n"},
 			nil,

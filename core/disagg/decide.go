@@ -10,7 +10,7 @@ import (
 // SplitPolicy says how Decide decides.
 type SplitPolicy uint8
 
-// The policies.
+// The policies. Their order is that of the numbers in docs/format/engine.md.
 const (
 	// ByCost compares the time and harm of both ways.
 	ByCost SplitPolicy = iota
@@ -28,11 +28,17 @@ var policyNames = [splitPolicies]string{"cost", "threshold", "always", "never"}
 
 // String returns the name which ParsePolicy takes.
 func (p SplitPolicy) String() string {
-	if int(p) >= splitPolicies {
+	if !p.IsKnown() {
 		return "unknown policy"
 	}
 	return policyNames[p]
 }
+
+// IsKnown reports whether p is one of the policies.
+func (p SplitPolicy) IsKnown() bool { return int(p) < splitPolicies }
+
+// PolicyNames returns the names of the policies.
+func PolicyNames() []string { return policyNames[:] }
 
 // ParsePolicy returns the policy of a name: cost, threshold, always or never.
 func ParsePolicy(name string) (SplitPolicy, error) {
@@ -64,7 +70,7 @@ func DefaultSplit() SplitConfig {
 // Validate reports every problem of c at once, nil if there is none.
 func (c *SplitConfig) Validate() error {
 	var all []error
-	if c.Policy >= splitPolicies {
+	if !c.Policy.IsKnown() {
 		all = append(all, fmt.Errorf("disagg: policy %d is unknown", c.Policy))
 	}
 	if c.MaxLocalPrefillLength < 0 || c.MaxPrefillQueueSize < 0 {
@@ -135,6 +141,8 @@ func (c *PathCost) Sum() float64 {
 
 // Decision is where a prompt is to be computed, with all that it depends on.
 type Decision struct {
+	// Config is how it was decided.
+	Config SplitConfig `json:"-"`
 	// Remote says that a prefill worker is to compute it.
 	Remote bool        `json:"remote"`
 	Reason SplitReason `json:"reason"`
@@ -190,7 +198,7 @@ func (r SplitReason) MarshalText() ([]byte, error) { return []byte(r.String()), 
 // prefill worker computes also what the decode worker holds, since it does not read its blocks. Equal costs are decided
 // for local prefill.
 func Decide(c *SplitConfig, in *SplitInputs, local, remote *rates.WorkerRates) Decision {
-	d := Decision{Inputs: *in}
+	d := Decision{Config: *c, Inputs: *in}
 	start, end := in.MovedRange()
 	stall := c.DecodeWeight * float64(in.Decoding)
 

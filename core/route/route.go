@@ -41,6 +41,15 @@ type Override struct {
 	ITLTarget  *float64 `json:"itl_target_ms,omitempty"`
 	// MoE prefers workers by the experts which the request is expected to use.
 	MoE *MoEQuery `json:"moe_query,omitempty"`
+	// SplitOverride is for decode workers: no worker is chosen by it.
+	SplitOverride
+}
+
+// SplitOverride changes where prompts are computed, as disagg.SplitSettings: nil changes nothing.
+type SplitOverride struct {
+	DisaggPolicy          *string `json:"disagg_policy,omitempty"`
+	MaxLocalPrefillLength *int    `json:"max_local_prefill_length,omitempty"`
+	MaxPrefillQueueSize   *int    `json:"max_prefill_queue_size,omitempty"`
 }
 
 // WorkerRole is a part of a model's workers.

@@ -260,8 +260,9 @@ type Config struct {
 		Multimodal       bool     `key:"multimodal" on:"router" bare:"true" help:"find out here, and not in frontends, what the images, videos and sounds of requests are: fetch them, count their tokens, and choose workers by them"`
 	} `group:"media" on:"up,frontend,worker,router"`
 
-	// Disagg are the settings of decode workers: where prompts are computed.
-	Disagg Disagg `group:"engine" on:"up,worker,replay"`
+	// Disagg are the settings of where prompts are computed: those of decode workers, and what frontends and routers ask
+	// of them.
+	Disagg Disagg `group:"engine" on:"up,frontend,worker,router,replay"`
 
 	// Encode are the settings of the media encoders of engine tiny.
 	Encode struct {

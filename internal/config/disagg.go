@@ -7,9 +7,10 @@ import (
 	"penstock/core/disagg"
 )
 
-// Disagg are the settings of decode workers: where prompts are computed.
+// Disagg are the settings of where prompts are computed: those of decode workers, and what frontends and routers ask of
+// them.
 type Disagg struct {
-	Policy                string   `key:"disagg-policy" default:"cost" help:"where a decode worker has prompts computed: cost (where it takes less time and delays fewer answers), threshold (by prefill workers if the prompt is long and their queue short), always by prefill workers while there are any, or never; threshold if one of its limits is set and no policy. replay takes several, separated by commas"`
+	Policy                string   `key:"disagg-policy" default:"cost" help:"where a decode worker has prompts computed: cost (where it takes less time and delays fewer answers), threshold (by prefill workers if the prompt is long and their queue short), always by prefill workers while there are any, or never; threshold if one of its limits is set and no policy. What is set of a frontend or router goes before what its workers have. replay takes several, separated by commas"`
 	MaxLocalPrefillLength int      `key:"max-local-prefill-length" default:"1000" valid:"0..1073741824" help:"tokens of a prompt, without the cached ones, which a decode worker computes itself at most; disagg-policy threshold only"`
 	MaxPrefillQueueSize   int      `key:"max-prefill-queue-size" default:"2" valid:"0..1048576" help:"jobs waiting for a prefill worker from which on decode workers compute prompts themselves; disagg-policy threshold only"`
 	PrefillWait           Duration `key:"prefill-wait" on:"up,worker" default:"10s" valid:"positive" help:"time that a prompt waits for a prefill worker; then the decode worker computes it. A prefill worker may show no progress for half of it, and all attempts may take six times as long; give all workers the same"`
@@ -41,6 +42,21 @@ func (l *Loaded) deriveDisaggPolicy() {
 func (c *Config) SplitConfig() disagg.SplitConfig {
 	all, _ := c.Disagg.SplitConfigs() // validated before
 	return all[0]
+}
+
+// SplitSettings returns what is set, for the requests of a frontend or router. The tree must be valid.
+func (l *Loaded) SplitSettings() (s disagg.SplitSettings) {
+	c := l.SplitConfig()
+	if l.IsSet("disagg-policy") {
+		s.Policy = &c.Policy
+	}
+	if l.IsSet("max-local-prefill-length") {
+		s.MaxLocalPrefillLength = &c.MaxLocalPrefillLength
+	}
+	if l.IsSet("max-prefill-queue-size") {
+		s.MaxPrefillQueueSize = &c.MaxPrefillQueueSize
+	}
+	return s
 }
 
 // SplitConfigs returns the configuration of each policy.

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 
 	"penstock/core/disagg"
@@ -71,6 +72,51 @@ func TestDisaggPolicy(t *testing.T) {
 	for _, bad := range []string{"DISAGG_POLICY=kv", "DISAGG_POLICY=never,cost", "MAX_LOCAL_PREFILL_LENGTH=-1", "MAX_PREFILL_QUEUE_SIZE=x"} {
 		if _, err := Load("", []string{"PENSTOCK_" + bad, "PENSTOCK_DISCOVERY=static"}, NoFlags(Up)); err == nil {
 			t.Errorf("%s was taken", bad)
+		}
+	}
+}
+
+// TestSplitSettings: a frontend and a router have the settings as up does, and ask for those which are set alone.
+func TestSplitSettings(t *testing.T) {
+	for _, c := range []struct {
+		command Command
+		env     []string
+		want    disagg.SplitSettings
+	}{
+		{Frontend, nil, disagg.SplitSettings{}},
+		{Up, nil, disagg.SplitSettings{}},
+		{Router, []string{"PENSTOCK_DISAGG_POLICY=cost"}, disagg.SplitSettings{Policy: new(disagg.ByCost)}},
+		{
+			Frontend, []string{"PENSTOCK_MAX_LOCAL_PREFILL_LENGTH=0"},
+			disagg.SplitSettings{Policy: new(disagg.ByThreshold), MaxLocalPrefillLength: new(0)},
+		},
+		{
+			Router, []string{"PENSTOCK_MAX_PREFILL_QUEUE_SIZE=1048576", "PENSTOCK_DISAGG_POLICY=never"},
+			disagg.SplitSettings{Policy: new(disagg.NeverRemote), MaxPrefillQueueSize: new(disagg.MaxQueuedJobs)},
+		},
+	} {
+		fs := pflag.NewFlagSet(string(c.command), pflag.ContinueOnError)
+		flags := AddFlags(fs, c.command)
+		l, err := Load("", append(c.env, "PENSTOCK_DISCOVERY=file", "PENSTOCK_DISCOVERY_DIR=/tmp"), flags)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(c.want, l.SplitSettings()); diff != "" {
+			t.Errorf("%s with %q: %s", c.command, c.env, diff)
+		}
+		for _, key := range []string{"disagg-policy", "max-local-prefill-length", "max-prefill-queue-size"} {
+			if f := fs.Lookup(key); f == nil || GroupOf(f) != "engine" {
+				t.Errorf("%s has no flag %s of the group of up", c.command, key)
+			}
+		}
+		if hasWait := fs.Lookup("prefill-wait") != nil; hasWait != c.command.HasEngines() {
+			t.Errorf("%s has prefill-wait: %t", c.command, hasWait)
+		}
+	}
+	for _, bad := range []string{"MAX_LOCAL_PREFILL_LENGTH=1073741825", "MAX_PREFILL_QUEUE_SIZE=1048577", "DISAGG_POLICY=cost,never"} {
+		key, _, _ := strings.Cut(bad, "=")
+		if _, err := Load("", []string{"PENSTOCK_" + bad, "PENSTOCK_DISCOVERY=file", "PENSTOCK_DISCOVERY_DIR=/tmp"}, NoFlags(Frontend)); err == nil || !strings.Contains(err.Error(), strings.ToLower(strings.ReplaceAll(key, "_", "-"))) {
+			t.Errorf("%s: %v", bad, err)
 		}
 	}
 }

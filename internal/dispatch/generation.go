@@ -96,6 +96,9 @@ var errEnough = errors.New("dispatch: every choice has ended")
 // Generate makes attempts, numbered from first, until every choice is done. It returns after all calls which they made.
 func (r *Dispatcher) Generate(ctx context.Context, g *Generation, first uint32) error {
 	defer g.background.Wait()
+	if router, ok := r.Router.(SplitRouter); ok { // what the caller asks for goes before what is set here
+		g.Request.Split = g.Request.Split.Over(router.SplitSettings(&g.Route))
+	}
 	g.choices = make([]choiceProgress, g.Request.Choices)
 	for i := range g.choices {
 		c := &g.choices[i]
@@ -222,6 +225,9 @@ func (g *Generation) handleFrame(frame []byte) error {
 	if d.Choice < 0 || d.Choice >= len(g.choices) || g.choices[d.Choice].ended {
 		return engine.ContractError("tokens of a choice that there is not, or no longer", nil)
 	}
+	if d.Split != nil {
+		g.recordSplit(d.Split)
+	}
 	if err := g.handleReported(d); err != nil {
 		return err
 	}
@@ -238,6 +244,13 @@ func (g *Generation) handleFrame(frame []byte) error {
 		return errEnough
 	}
 	return nil
+}
+
+// recordSplit tells the router what the current attempt's worker has reported.
+func (g *Generation) recordSplit(s *engine.SplitReport) {
+	if router, ok := g.dispatcher.Router.(SplitRouter); ok {
+		router.RecordSplit(g.Route.ID, g.Request.Attempt, s)
+	}
 }
 
 // handleReported takes the number of cached tokens in d. It may arrive only with the end of a choice.

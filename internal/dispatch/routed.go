@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"penstock/core/disagg"
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
@@ -30,6 +31,15 @@ type Router interface {
 	// ReportFailure says that a call to a worker failed with err, which is the worker's failure or its
 	// refusal and not the request's: [fault.Class] says Retryable.
 	ReportFailure(w kv.Worker, err error)
+}
+
+// SplitRouter is a Router which knows what is set about where prompts are computed, and keeps what is reported about it.
+type SplitRouter interface {
+	Router
+	// SplitSettings returns what is set for a request: by itself, for its model at run time, by the configuration.
+	SplitSettings(req *route.Request) disagg.SplitSettings
+	// RecordSplit keeps s, the report of the worker of an attempt.
+	RecordSplit(id string, attempt uint32, s *engine.SplitReport)
 }
 
 // RoutedTask is what the tasks whose workers the router chooses have in common.

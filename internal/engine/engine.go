@@ -286,6 +286,9 @@ type Request struct {
 	// the first.
 	Leg     Leg
 	Handoff *Handoff
+	// Split is what is asked of the decode worker about where the prompt is computed; what is unset is as the worker has
+	// it. Engines ignore it.
+	Split disagg.SplitSettings
 }
 
 // OutputSchema constrains the text of a choice. It applies to the whole text, Generated included, when the
@@ -371,6 +374,9 @@ type Delta struct {
 	// Failures are the objects for which a worker refuses the request; nil otherwise. No other field but Attempt is
 	// set, and the error of the call follows. Engines return a [MediaFailure] instead.
 	Failures []FailedObject
+	// Split says where the prompt was computed, in the first delta of a decode worker's answer which has tokens or an
+	// end; nil otherwise. Engines do not set it.
+	Split *SplitReport
 }
 
 // FailedObject is a [MediaFailure] on the request plane.

@@ -114,6 +114,7 @@ func messages() map[string]message {
 		},
 	}
 	maps.Copy(all, legMessages())
+	maps.Copy(all, splitMessages())
 	return all
 }
 

@@ -127,6 +127,7 @@ func (r *Request) codeFields(c *wireCodec) {
 	codeHandoff(c, 31, &r.Handoff)
 	c.codeStringUpTo(32, &r.FeaturesAt.Place, maxPlace) // of lentVersion, as the next
 	c.codeInt(33, &r.FeaturesAt.Size)
+	codeSplit(c, 34, &r.Split)
 }
 
 // The fields of a delta. Numbers are never reused.
@@ -141,6 +142,7 @@ const (
 	deltaFinish
 	deltaHandoff
 	deltaFailures
+	deltaSplit
 )
 
 // AppendDelta appends the encoding of d to dst. It allocates only if dst must
@@ -159,11 +161,15 @@ func AppendDelta(dst []byte, d *Delta) []byte {
 	dst = appendLogprobs(dst, deltaLogprobs, d.Logprobs)
 	dst = appendInt(dst, deltaCached, d.Cached)
 	dst = appendUint(dst, deltaFinish, uint64(d.Finish))
-	if d.Handoff == nil {
+	if d.Handoff == nil && d.Split == nil {
 		return dst
 	}
 	c := wireCodec{dst: dst}
 	codeHandoff(&c, deltaHandoff, &d.Handoff)
+	if d.Split != nil {
+		split := *d.Split // others may read it
+		c.codeMessage(deltaSplit, split.codeFields)
+	}
 	return c.dst
 }
 
@@ -197,6 +203,9 @@ func DecodeDelta(b []byte, d *Delta) error {
 			d.Handoff = r.readHandoff()
 		case deltaFailures:
 			r.readFailures(d)
+		case deltaSplit:
+			d.Split = r.readSplitReport()
+			r.failUnless(len(d.Failures) == 0) // they are alone
 		default:
 			r.skipField()
 		}

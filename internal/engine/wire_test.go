@@ -341,6 +341,7 @@ func FuzzDecodeRequest(f *testing.F) {
 	f.Add(AppendRequest(nil, seeing(nil)))
 	f.Add([]byte{wireVersion, 60 << 2, 1})
 	f.Add(AppendRequest(nil, processed()))
+	f.Add(AppendRequest(nil, &Request{Split: fullSplit()}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var r, again Request
 		if DecodeRequest(b, &r) != nil {
@@ -363,6 +364,7 @@ func FuzzDecodeDelta(f *testing.F) {
 	f.Add(AppendDelta(nil, fullDelta()))
 	f.Add(AppendDelta(nil, &Delta{}))
 	f.Add(AppendDelta(nil, refusedDelta()))
+	f.Add(AppendDelta(nil, &Delta{Split: fullSplitReport()}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var d, again Delta
 		if DecodeDelta(b, &d) != nil {

@@ -69,7 +69,7 @@ func (f *frontendRole) announceReady() { f.ready(f.startedStatus()) }
 func (p *process) newRouter(prompter router.Prompter) (*router.Router, error) {
 	return router.New(router.Config{
 		Namespace: p.cfg.Fleet.Namespace, Component: p.cfg.Fleet.Component,
-		Route: p.cfg.RouteConfig(), Queue: p.cfg.QueueConfig(),
+		Route: p.cfg.RouteConfig(), Queue: p.cfg.QueueConfig(), Split: p.cfg.SplitSettings(),
 		NoKVEvents: p.cfg.Router.NoKVEvents, PredictedTTL: (*time.Duration)(&p.cfg.Router.PredictedTTL),
 		Sync:           p.cfg.Router.ReplicaSync == config.On,
 		TrackOutput:    p.cfg.Router.TrackOutput == config.On,

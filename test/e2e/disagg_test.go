@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -160,4 +161,108 @@ func TestPrefillProcesses(t *testing.T) {
 func (s *server) knowsPrefillers(n int) {
 	s.t.Helper()
 	s.eventually(fmt.Sprintf("%d prefill workers", n), func() bool { return s.sum("penstock_prefill_workers") == n })
+}
+
+// decidedPrefill is what is read of where a prompt was computed.
+type decidedPrefill struct {
+	Policy   string `json:"disagg_policy"`
+	Rule     string
+	Remote   bool
+	Tokens   int
+	WorkerID uint64 `json:"prefill_worker_id"`
+}
+
+// decidedPrefills is what a router knows of a request, and what the router processes behind it know.
+type decidedPrefills struct {
+	Attempts []struct{ Prefill *decidedPrefill }
+	Behind   answers[decidedPrefills]
+}
+
+// prefillOf sends a prompt which no worker has seen, with an override, and returns what its decode worker decided, as
+// the frontend tells and, if one is behind it, a router process.
+func (p *process) prefillOf(seed int, override map[string]any) decidedPrefill {
+	p.t.Helper()
+	request, id := chat(fmt.Sprintf("Story %d. ", seed)+longPrompt(seed), 3), fmt.Sprint("prefill-", seed)
+	if override != nil {
+		request["nvext"] = map[string]any{"router_config_override": override}
+	}
+	if resp, data := p.do(http.MethodPost, "/v1/chat/completions", request, "x-request-id", id); resp.StatusCode != http.StatusOK {
+		p.t.Fatalf("%s: %s", id, data)
+	}
+	var known decidedPrefills
+	p.get("/v1/router/decisions?request_id="+id, &known)
+	if len(known.Attempts) != 1 || known.Attempts[0].Prefill == nil {
+		p.t.Fatalf("%s: nothing is known of its prefill: %+v", id, known)
+	}
+	got := *known.Attempts[0].Prefill
+	for _, b := range known.Behind {
+		if a := b.Answer.Attempts; len(a) != 1 || a[0].Prefill == nil || *a[0].Prefill != got {
+			p.t.Errorf("%s: the frontend knows %+v, and the router process %+v, %s", id, got, b.Answer, b.Error)
+		}
+	}
+	return got
+}
+
+// TestPrefillSettings: what a request asks for goes before what a frontend was told at run time, that before the
+// frontend's settings, those before a router process's, and those before the decode worker's. What was decided is known
+// at the frontend.
+func TestPrefillSettings(t *testing.T) {
+	t.Parallel()
+	dir := []string{"discovery=file", "discovery-dir=" + t.TempDir(), "http-addr=127.0.0.1:0", patient}
+	with := func(more ...string) []string { return append(slices.Clone(dir), more...) }
+	frontends := map[string]*process{
+		"one without settings": launch(t, config.Frontend, dir...),
+		"one with always":      launch(t, config.Frontend, with("disagg-policy=always")...),
+		"one before a router":  launch(t, config.Frontend, with("component=router")...),
+		"the router":           launch(t, config.Router, with("disagg-policy=always")...),
+	}
+	decode := launch(t, config.Worker, with("role=decode", "worker-id=7", "disagg-policy=never")...)
+	launch(t, config.Worker, with("role=prefill", "worker-id=9")...)
+	for name, f := range frontends {
+		if name != "the router" {
+			f.serves("penstock-tiny", 1)
+		}
+	}
+	decode.knowsPrefillers(1)
+	type m = map[string]any
+	const never, always, short = "the policy is never", "the policy is always", "the prefill is short"
+	for i, c := range []struct {
+		tell     string // the frontend, or the router, which is told something at run time
+		told     m
+		asks     string
+		override m
+		policy   string
+		rule     string
+	}{
+		{asks: "one without settings", policy: "never", rule: never},
+		{asks: "one without settings", override: m{"max_local_prefill_length": 1e6}, policy: "threshold", rule: short},
+		{asks: "one with always", policy: "always", rule: always},
+		{asks: "one with always", override: m{"disagg_policy": "never"}, policy: "never", rule: never},
+		{tell: "one with always", told: m{"max_local_prefill_length": 1e6}, asks: "one with always", policy: "threshold", rule: short},
+		{asks: "one with always", override: m{"disagg_policy": "always"}, policy: "always", rule: always},
+		{tell: "one with always", told: m{"reset": true}, asks: "one with always", policy: "always", rule: always},
+		{asks: "one before a router", policy: "always", rule: always},
+		{tell: "the router", told: m{"disagg_policy": "never"}, asks: "one before a router", policy: "never", rule: never},
+		{tell: "one before a router", told: m{"disagg_policy": "always"}, asks: "one before a router", policy: "always", rule: always},
+		{asks: "one before a router", override: m{"disagg_policy": "never"}, policy: "never", rule: never},
+	} {
+		if c.tell != "" {
+			c.told["model"] = "penstock-tiny"
+			if resp, data := frontends[c.tell].do(http.MethodPost, "/v1/router/disagg", c.told); resp.StatusCode != http.StatusOK {
+				t.Fatalf("%d: %s", i, data)
+			}
+		}
+		got := frontends[c.asks].prefillOf(500+i, c.override)
+		remote := c.rule == always
+		if got.Policy != c.policy || got.Rule != c.rule || got.Remote != remote || (got.WorkerID == 9) != remote || got.Tokens < 100 {
+			t.Errorf("%d: %s with %v: %+v", i, c.asks, c.override, got)
+		}
+	}
+	_, data := frontends["one with always"].do(http.MethodPost, "/v1/router/explain", m{"model": "penstock-tiny", "prompt": "a"})
+	if want := `"prefill":{"worker_id":7,"dp_rank":0,"disagg_policy":"always","max_local_prefill_length":null,"max_prefill_queue_size":null}`; !strings.Contains(string(data), want) {
+		t.Errorf("%s does not have %s", data, want)
+	}
+	if n := decode.sum("penstock_prefill_remote_total", `reason="the_policy_is_always"`); n != 5 {
+		t.Errorf("%d prompts were computed remotely", n)
+	}
 }

@@ -110,6 +110,9 @@ func TestDecodeChat(t *testing.T) {
 			r.Ext.Priority.Jump, r.Ext.Session.ID = time.Hour, "s"
 			r.Ext.Override.MoE = &route.MoEQuery{Layer: ptr(uint32(0))}
 		}},
+		{`"nvext":{"router_config_override":{"disagg_policy":"threshold","max_local_prefill_length":0,"max_prefill_queue_size":1048576}}`, func(r *api.Request) {
+			r.Ext.Override.SplitOverride = route.SplitOverride{DisaggPolicy: ptr("threshold"), MaxLocalPrefillLength: ptr(0), MaxPrefillQueueSize: ptr(1048576)}
+		}},
 		{`"nvext":{"greed_sampling":true}`, func(r *api.Request) { r.Temperature = ptr(0.0) }},
 		{`"nvext":{"media_failure":"fail"}`, func(*api.Request) {}},
 		{`"nvext":{"media_failure":"text_only"}`, func(r *api.Request) { r.Ext.MediaFailure = api.TextOnly }},
@@ -488,6 +491,10 @@ func TestDecodeRefuses(t *testing.T) {
 		{api.Chat, chat(`"nvext":{"token_data":[]}`), "nvext.token_data", "must not be empty"},
 		{api.Chat, chat(`"nvext":{"router_config_override":{"overlap_score_weight":-1}}`), "nvext.router_config_override.overlap_score_weight", "between 0"},
 		{api.Chat, chat(`"nvext":{"router_config_override":{"router_mode":"best"}}`), "nvext.router_config_override.router_mode", "one of kv, time, round-robin"},
+		{api.Chat, chat(`"nvext":{"router_config_override":{"disagg_policy":"often"}}`), "nvext.router_config_override.disagg_policy", "one of cost, threshold, always and never"},
+		{api.Chat, chat(`"nvext":{"router_config_override":{"max_local_prefill_length":-1}}`), "nvext.router_config_override.max_local_prefill_length", "between 0 and 1073741824"},
+		{api.Chat, chat(`"nvext":{"router_config_override":{"max_prefill_queue_size":1.5}}`), "nvext.router_config_override.max_prefill_queue_size", "integer"},
+		{api.Chat, chat(`"nvext":{"router_config_override":{"prefill_wait":"1s"}}`), "nvext.router_config_override.prefill_wait", "Unsupported"},
 		{api.Chat, chat(`"nvext":{"media_failure":"drop"}`), "nvext.media_failure", "must be fail or text_only"},
 		{api.Chat, chat(`"nvext":{"media_failure":true}`), "nvext.media_failure", "string"},
 		{api.Chat, chat(`"nvext":{"extra_fields":["timing"]}`), "nvext.extra_fields[0]", "not supported"},

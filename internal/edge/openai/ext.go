@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"penstock/core/disagg"
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
@@ -199,7 +200,29 @@ var overrideTable = api.NewTable([]fieldRow{
 	{Name: "ttft_target_ms", Value: api.Number(0, maxTargetMs, func(q *api.Request) **float64 { return &q.Ext.Override.TTFTTarget })},
 	{Name: "itl_target_ms", Value: api.Number(0, maxTargetMs, func(q *api.Request) **float64 { return &q.Ext.Override.ITLTarget })},
 	{Name: "moe_query", Read: (*requestDecoder).readMoEQuery},
+	{Name: "disagg_policy", Read: (*requestDecoder).readDisaggPolicy},
+	{Name: "max_local_prefill_length", Read: func(d *requestDecoder) error {
+		return d.readOptionalInteger(&d.Req.Ext.Override.MaxLocalPrefillLength, disagg.MaxLocalTokens)
+	}},
+	{Name: "max_prefill_queue_size", Read: func(d *requestDecoder) error {
+		return d.readOptionalInteger(&d.Req.Ext.Override.MaxPrefillQueueSize, disagg.MaxQueuedJobs)
+	}},
 })
+
+// readDisaggPolicy reads how a decode worker decides where the prompt is computed.
+func (d *requestDecoder) readDisaggPolicy() error {
+	s, err := d.ReadWord(disagg.PolicyNames()...)
+	if err == nil {
+		d.Req.Ext.Override.DisaggPolicy = &s
+	}
+	return err
+}
+
+// readOptionalInteger reads an integer between 0 and hi whose absence has a meaning.
+func (d *requestDecoder) readOptionalInteger(dst **int, hi int64) error {
+	*dst = new(int)
+	return d.ReadIntegerInto(*dst, 0, hi)
+}
 
 // readOptionalFlag reads a boolean whose absence has a meaning.
 func (d *requestDecoder) readOptionalFlag(dst **bool) error {

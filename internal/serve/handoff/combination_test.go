@@ -168,11 +168,11 @@ func newCombination(t *testing.T, transport xfer.Transport, decode, prefill int)
 	cfg.change = func(d *DecodeWorkerConfig) {
 		// Time is real here. None of these is reached on a slow machine.
 		d.Handoff = disagg.HandoffConfig{MaxAttempts: 1, LocalWait: time.Hour, QueueWait: time.Hour, Silence: time.Hour, Budget: time.Hour}
-		d.Decide = func(in disagg.SplitInputs) disagg.Decision {
+		d.Decide = func(asked disagg.SplitSettings, in disagg.SplitInputs) disagg.Decision {
 			if c.local.Load() {
 				return disagg.Decision{Inputs: in}
 			}
-			return split(in)
+			return split(asked, in)
 		}
 	}
 	cfg.prefill = func(p *PrefillWorkerConfig) {

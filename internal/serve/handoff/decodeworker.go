@@ -42,9 +42,9 @@ type DecodeWorkerConfig struct {
 	Handoff disagg.HandoffConfig
 	// LandingBytes bounds the memory for blocks which arrive, of all requests together; 0 means 256 MiB.
 	LandingBytes int64
-	// Decide decides about a request. It gets Tokens, Cached, BlockSize, NoRoom, LocalTokens, LocalPrefills and Decoding, adds what else is
-	// known, and calls disagg.Decide.
-	Decide func(disagg.SplitInputs) disagg.Decision
+	// Decide decides about a request, which asks for settings. It gets Tokens, Cached, BlockSize, NoRoom, LocalTokens,
+	// LocalPrefills and Decoding, adds what else is known, and calls disagg.Decide.
+	Decide func(disagg.SplitSettings, disagg.SplitInputs) disagg.Decision
 	// ObserveLocal, if not nil, gets the time in which the engine computed so many tokens of a prompt, beside no prompt which
 	// came earlier. It must not wait.
 	ObserveLocal func(tokens int, took time.Duration)
@@ -190,7 +190,7 @@ func (d *DecodeWorker) Serve(ctx context.Context, req *engine.Request, sink func
 	defer x.wait()
 	serve := x.run(ctx, func(delta *engine.Delta) error {
 		x.follow.observeDelta(delta)
-		return sink(delta)
+		return x.sendDelta(delta, sink)
 	})
 	err = serve()
 	return x.outcome.End, err

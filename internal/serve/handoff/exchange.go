@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"penstock/core/disagg"
@@ -47,6 +48,11 @@ type exchange struct {
 	queued   bool // counted in DecodeWorkerStats.Queued
 	claimed  kv.Mono
 	follow   followedRequest // locked by the DecodeWorker
+
+	// report is what the first delta with tokens says about the prompt; nil without a decision. It is replaced, never
+	// changed: the engine's goroutine reads it. reported is that goroutine's.
+	report   atomic.Pointer[engine.SplitReport]
+	reported bool
 }
 
 // pull is a call of the method pull.
@@ -69,6 +75,7 @@ type pullAnswer struct {
 type landing struct {
 	*xfer.Transfer
 	ref        disagg.AttemptRef
+	by         kv.Worker // which writes
 	start, end int
 	data       engine.BlockData
 }
@@ -236,12 +243,31 @@ func (x *exchange) decide(cached int, err error) {
 	if err == nil {
 		start, end := in.MovedRange()
 		in.NoRoom = !x.adjustLanding(int64(end-start+landingSlack) * int64(x.d.layout.BlockBytes) / int64(in.BlockSize))
-		if decision = x.d.cfg.Decide(in); !decision.Remote {
+		if decision = x.d.cfg.Decide(x.req.Split, in); !decision.Remote {
 			x.adjustLanding(0)
 		}
+		x.report.Store(newReport(&decision))
 	}
 	x.outcome.Decision = decision
 	x.queue = x.machine.HandlePrefix(x.d.now(), &decision, x.queue)
+}
+
+// changeReport replaces the report, if there is one, by a changed one.
+func (x *exchange) changeReport(change func(*engine.SplitReport)) {
+	if old := x.report.Load(); old != nil {
+		r := *old
+		change(&r)
+		x.report.Store(&r)
+	}
+}
+
+// sendDelta passes a delta of the engine to sink, the first one which has tokens or an end with the report.
+func (x *exchange) sendDelta(delta *engine.Delta, sink func(*engine.Delta) error) error {
+	if !x.reported && (len(delta.Tokens) > 0 || delta.Finish != engine.NotFinished) {
+		x.reported, delta.Split = true, x.report.Load()
+		defer func() { delta.Split = nil }() // engines use a delta again
+	}
+	return sink(delta)
 }
 
 // adjustLanding makes the reservation for blocks which arrive n bytes, if the budget allows it.
@@ -351,7 +377,7 @@ func (x *exchange) openTransfer(ctx context.Context, e *disagg.HandoffEffect) {
 		x.d.cfg.Log.Debug("a transfer of blocks cannot be opened", "request", x.req.ID, "error", err)
 		return // admitPull reports it
 	}
-	opened := &landing{t, e.Ref, e.Start, e.End, engine.BlockData{Layout: layout, First: first, Bytes: x.buffer[:size]}}
+	opened := &landing{t, e.Ref, x.asking.by.Worker, e.Start, e.End, engine.BlockData{Layout: layout, First: first, Bytes: x.buffer[:size]}}
 	x.transfer = opened
 	x.running.Go(func() {
 		receipt, err := t.Wait(ctx)
@@ -375,7 +401,7 @@ func (x *exchange) admitPull(e *disagg.HandoffEffect) {
 	x.admitted, x.claimed = p, x.d.now()
 	x.setQueued(false)
 	prompt := *x.req
-	prompt.Leg, prompt.Hints = engine.LegPrefill, nil
+	prompt.Leg, prompt.Hints, prompt.Split = engine.LegPrefill, nil, disagg.SplitSettings{}
 	prompt.Handoff = &engine.Handoff{Blocks: &engine.BlockHandoff{
 		Worker: x.d.cfg.Self.Worker, Epoch: e.Ref.Epoch, Start: t.start, End: t.end, Layout: p.layout, Descriptor: descriptor,
 	}}
@@ -433,6 +459,7 @@ func (x *exchange) finishTransfer(ctx context.Context, t *landing, receipt xfer.
 	}
 	x.transfer = nil
 	if err == nil {
+		x.changeReport(func(r *engine.SplitReport) { r.By = t.by }) // before the engine goes on
 		err = x.importBlocks(ctx, t, receipt.Note)
 	}
 	if err == nil {
@@ -470,6 +497,9 @@ func (x *exchange) closeTransfer() {
 func (x *exchange) prefillLocal(e *disagg.HandoffEffect) {
 	x.outcome.Reason = e.Reason
 	x.follow.startPrefill(x.tokens, x.outcome.Decision.Inputs.Cached)
+	if e.Reason != disagg.Decided {
+		x.changeReport(func(r *engine.SplitReport) { r.By, r.Failure = kv.Worker{}, e.Reason.String() })
+	}
 	if x.imp != nil {
 		x.imp.PrefillLocal()
 	}

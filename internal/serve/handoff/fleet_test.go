@@ -136,28 +136,41 @@ func TestSplitter(t *testing.T) {
 		t.Fatal(err)
 	}
 	in := disagg.SplitInputs{Tokens: 4000, BlockSize: 16}
-	if d := s.Decide(in); !d.Remote || d.Inputs.PrefillWorkers != 2 || d.Inputs.QueuedJobs != 1 || d.Inputs.QueuedTokens != 0 {
+	if d := s.Decide(disagg.SplitSettings{}, in); !d.Remote || d.Inputs.PrefillWorkers != 2 || d.Inputs.QueuedJobs != 1 || d.Inputs.QueuedTokens != 0 {
 		t.Errorf("%+v", d)
 	}
 	for range 50 {
 		s.ObserveHandoff(&HandoffOutcome{State: disagg.Decoding, End: 3984, Prefill: 10 * time.Millisecond, Transfer: time.Second})
 	}
-	if d := s.Decide(in); d.RemoteCost.Transfer < 500 || d.Inputs.QueuedTokens < 300 {
+	if d := s.Decide(disagg.SplitSettings{}, in); d.RemoteCost.Transfer < 500 || d.Inputs.QueuedTokens < 300 {
 		t.Errorf("nothing was learned: %+v", d)
 	}
 	f.recordLoad(&engine.LoadReport{WorkerID: 2, Epoch: 102, Load: engine.Load{PrefillTokens: 50, Running: 1, Waiting: 2}})
-	before := s.Decide(in).Inputs.QueuedTokens
+	before := s.Decide(disagg.SplitSettings{}, in).Inputs.QueuedTokens
 	f.recordLoad(&engine.LoadReport{WorkerID: 3, Epoch: 103, Load: engine.Load{PrefillTokens: 70, Running: 1}})
-	if d := s.Decide(in); d.Inputs.RunningJobs != 4 || d.Inputs.QueuedTokens < before+70 {
+	if d := s.Decide(disagg.SplitSettings{}, in); d.Inputs.RunningJobs != 4 || d.Inputs.QueuedTokens < before+70 {
 		t.Errorf("the load of prefill workers is not counted: %+v, before %d tokens", d.Inputs, before)
 	}
 	depth = 2
-	d := s.Decide(in)
+	d := s.Decide(disagg.SplitSettings{}, in)
 	if label := (&HandoffOutcome{Reason: disagg.Decided, Decision: d}).Label(); d.Remote || label != "the_queue_is_full" {
 		t.Errorf("%+v, %s", d, label)
 	}
 	if label := (&HandoffOutcome{Reason: disagg.QueueSlow}).Label(); label != "queue_too_slow" {
 		t.Error(label)
+	}
+	if label := (&HandoffOutcome{State: disagg.Decoding, Decision: disagg.Decision{Reason: disagg.LongPrefill}}).Label(); label != "the_prefill_is_long" {
+		t.Error(label)
+	}
+	// A request asks for other settings, and the next one has the worker's again.
+	if d := s.Decide(disagg.SplitSettings{MaxPrefillQueueSize: new(3)}, in); !d.Remote || d.Config.MaxPrefillQueueSize != 3 || d.Config.MaxLocalPrefillLength != 1000 {
+		t.Errorf("with a longer queue: %+v", d)
+	}
+	if d := s.Decide(disagg.SplitSettings{Policy: new(disagg.NeverRemote)}, in); d.Remote || d.Reason != disagg.PolicyIsNever {
+		t.Errorf("with the policy never: %+v", d)
+	}
+	if d := s.Decide(disagg.SplitSettings{}, in); d.Reason != disagg.FullQueue {
+		t.Errorf("after requests with settings: %+v", d)
 	}
 }
 

@@ -425,15 +425,16 @@ func exchangeOf(l engine.KVLayout, epoch uint64) disagg.Metadata {
 }
 
 // decideRemotely decides for remote prefill whenever it is possible.
-func decideRemotely(t testing.TB, workers func() int) func(disagg.SplitInputs) disagg.Decision {
+func decideRemotely(t testing.TB, workers func() int) func(disagg.SplitSettings, disagg.SplitInputs) disagg.Decision {
 	l, err := rates.New(rates.Config{PrefillFixed: 10 * time.Millisecond, PrefillToken: 20 * time.Microsecond})
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := l.WorkerOf(kv.Worker{ID: 1})
-	return func(in disagg.SplitInputs) disagg.Decision {
+	return func(asked disagg.SplitSettings, in disagg.SplitInputs) disagg.Decision {
 		in.PrefillWorkers = workers()
-		return disagg.Decide(&disagg.SplitConfig{Policy: disagg.AlwaysRemote}, &in, w, w)
+		cfg := asked.Apply(disagg.SplitConfig{Policy: disagg.AlwaysRemote})
+		return disagg.Decide(&cfg, &in, w, w)
 	}
 }
 

@@ -8,12 +8,13 @@ import (
 	"penstock/core/disagg"
 	"penstock/core/kv"
 	"penstock/core/rates"
+	"penstock/internal/engine"
 )
 
 // Splitter decides for a decode worker where prompts are computed. It makes no call, and learns from the outcomes. It
 // is safe for concurrent use.
 type Splitter struct {
-	cfg   disagg.SplitConfig
+	cfg   disagg.SplitConfig // of requests which ask for no other
 	fleet *Fleet
 	// depth returns how many jobs wait for a prefill worker.
 	depth func() int
@@ -42,8 +43,9 @@ func NewSplitter(cfg disagg.SplitConfig, fleet *Fleet, tokenBytes int, depth fun
 
 func (s *Splitter) now() kv.Mono { return kv.Mono(time.Since(s.born)) }
 
-// Decide is for DecodeWorkerConfig.Decide.
-func (s *Splitter) Decide(in disagg.SplitInputs) disagg.Decision {
+// Decide is for DecodeWorkerConfig.Decide. What asked does not set is as this worker has it.
+func (s *Splitter) Decide(asked disagg.SplitSettings, in disagg.SplitInputs) disagg.Decision {
+	cfg := asked.Apply(s.cfg)
 	for _, p := range s.fleet.Peers() {
 		in.PrefillWorkers++
 		in.QueuedTokens += p.Tokens
@@ -53,7 +55,7 @@ func (s *Splitter) Decide(in disagg.SplitInputs) disagg.Decision {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	in.QueuedTokens += int(float64(in.QueuedJobs) * s.mu.jobTokens)
-	d := s.mu.rates.Decide(&s.cfg, &in)
+	d := s.mu.rates.Decide(&cfg, &in)
 	if d.Remote {
 		_, end := in.MovedRange()
 		s.mu.jobTokens += (float64(end) - s.mu.jobTokens) / 8
@@ -79,11 +81,32 @@ func (s *Splitter) ObserveHandoff(o *HandoffOutcome) {
 	s.mu.rates.RecordTransfer(o.End-o.Start, o.Transfer)
 }
 
-// Label returns why the decode worker computed the prompt, as a label of metrics: the rule which decided, or what
+// maxReportMs bounds the costs in a report.
+const maxReportMs = 1e9
+
+// newReport returns the report of a decision.
+func newReport(d *disagg.Decision) *engine.SplitReport {
+	return &engine.SplitReport{
+		Policy: d.Config.Policy, MaxLocalPrefillLength: d.Config.MaxLocalPrefillLength, MaxPrefillQueueSize: d.Config.MaxPrefillQueueSize,
+		Remote: d.Remote, Rule: d.Reason.String(), Tokens: d.Inputs.Tokens, Cached: d.Inputs.Cached,
+		PrefillWorkers: d.Inputs.PrefillWorkers, QueuedJobs: d.Inputs.QueuedJobs,
+		LocalMs: clampMs(d.LocalCost.Sum()), RemoteMs: clampMs(d.RemoteCost.Sum()),
+	}
+}
+
+// clampMs returns a cost as a report may have it.
+func clampMs(ms float64) float64 {
+	if !(ms > 0) {
+		return 0
+	}
+	return min(ms, maxReportMs)
+}
+
+// Label returns why the prompt was computed where it was, as a label of metrics: the rule which decided, or what
 // failed, in words which are joined by "_".
 func (o *HandoffOutcome) Label() string {
 	why := o.Reason.String()
-	if o.Reason == disagg.Decided {
+	if o.Reason == disagg.Decided || o.State == disagg.Decoding {
 		why = o.Decision.Reason.String()
 	}
 	return strings.ReplaceAll(why, " ", "_")

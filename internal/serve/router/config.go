@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"penstock/core/disagg"
 	"penstock/core/health"
 	"penstock/core/kvfeed"
 	"penstock/core/poolindex"
@@ -23,6 +24,8 @@ type Config struct {
 	// Route configures decisions. Index, Feed and Residency bound the index, the feeds and the index of
 	// shared pools. Health says when a worker counts as not answering.
 	Route route.Config
+	// Split is what decode workers are asked for about where prompts are computed; what is unset is theirs.
+	Split disagg.SplitSettings
 	// Queue configures the queue of waiting requests; Route.QueueThreshold says when requests wait.
 	Queue     queue.Config
 	Index     prefix.Config

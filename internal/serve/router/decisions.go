@@ -43,6 +43,7 @@ type loggedAttempt struct {
 	at, prefilled, freed time.Time
 	observed             time.Duration // to the first token; 0 until then
 	err                  string
+	split                *engine.SplitReport // nil until the worker has reported it
 }
 
 const tokensUnknown = -1
@@ -78,6 +79,8 @@ type decisionAttempt struct {
 	Reported  *int       `json:"reported_cached_tokens,omitempty"`
 	FreedAt   *time.Time `json:"freed_at,omitempty"`
 	Error     string     `json:"error,omitempty"` // code: why no worker was chosen
+	// Prefill says where the prompt was computed; nil unless a decode worker has reported it.
+	Prefill *prefillRow `json:"prefill,omitempty"`
 }
 
 func (d *decisionLog) initialize(size int) {
@@ -153,6 +156,15 @@ func (d *decisionLog) recordTTFT(id string, attempt uint32, observed time.Durati
 	}
 }
 
+// recordSplit records where the prompt was computed.
+func (d *decisionLog) recordSplit(id string, attempt uint32, s *engine.SplitReport) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if a := d.findAttemptLocked(id, attempt); a != nil {
+		a.split = s
+	}
+}
+
 func (d *decisionLog) recordFree(id string, attempt uint32, at time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -225,6 +237,7 @@ func (a *loggedAttempt) jsonRow() decisionAttempt {
 		WorkerID: uint64(d.Worker.ID), Rank: d.Worker.Rank, Role: a.role, Mode: d.Mode,
 		OverlapBlocks: d.OverlapBlocks, BlockSize: d.BlockSize, Cost: d.Cost,
 		PrefilledAt: timeOrNil(a.prefilled), Predicted: tokensOrNil(a.predicted), Reported: tokensOrNil(a.reported), FreedAt: timeOrNil(a.freed), Error: a.err,
+		Prefill: newPrefillRow(a.split),
 	}
 	if d.TTFT > 0 {
 		row.PredictedTTFT = new(roundMs(toMs(d.TTFT)))

@@ -60,13 +60,15 @@ func (r *Router) serveGenerate(w http.ResponseWriter, req *http.Request) error {
 	}
 	ctx, cancel := context.WithCancel(req.Context())
 	defer cancel()
-	d, err := r.Route(ctx, &route.Request{
+	asked := &route.Request{
 		ID: ereq.ID, Attempt: ereq.Attempt, Model: body.Model, Tokens: body.TokenIDs, Override: body.Override,
 		Pin: kv.Worker{ID: body.WorkerID, Rank: body.Rank},
-	})
+	}
+	d, err := r.Route(ctx, asked)
 	if err != nil {
 		return err
 	}
+	ereq.Split = r.SplitSettings(asked)
 	held := dispatch.HoldReservation(r, ereq.ID, ereq.Attempt)
 	defer held.Free()
 
@@ -83,6 +85,9 @@ func (r *Router) serveGenerate(w http.ResponseWriter, req *http.Request) error {
 		}
 		if delta.Accepted {
 			return out.writeText("")
+		}
+		if delta.Split != nil {
+			r.RecordSplit(ereq.ID, ereq.Attempt, delta.Split)
 		}
 		cached, news := report.ObserveDelta(&delta)
 		if news {

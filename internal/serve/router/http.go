@@ -46,11 +46,15 @@ func (r *Router) Handler() http.Handler {
 			}
 		})
 	}
-	mux.HandleFunc(busyThreshold, func(w http.ResponseWriter, req *http.Request) {
-		if err := r.limitCalls(r.serveBusyThreshold)(w, req); err != nil {
-			r.refuse(w, req, err)
-		}
-	})
+	for path, serve := range map[string]func(http.ResponseWriter, *http.Request) error{
+		busyThreshold: r.serveBusyThreshold, disaggSettings: r.serveDisagg,
+	} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, req *http.Request) {
+			if err := r.limitCalls(serve)(w, req); err != nil {
+				r.refuse(w, req, err)
+			}
+		})
+	}
 	mux.HandleFunc("/v1/router/", func(w http.ResponseWriter, req *http.Request) {
 		openai.WriteError(w, fault.New(fault.NotFound, "the router API has no %.100q", req.URL.Path))
 	})

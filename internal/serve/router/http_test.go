@@ -18,6 +18,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"penstock/core/disagg"
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/kvfeed"
@@ -45,6 +46,7 @@ import (
 //	failed id=N code=NAME                 a call to a worker
 //	silent id=N, loud id=N                no more answers to pings, and again
 //	prefilled id=NAME [cached=TOKENS], free id=NAME [attempt=N]
+//	split id=NAME [attempt=N] [by=N]       a report of where the prompt was computed, with why that failed
 //	tries worker=N times=N [apart=DURATION] tokens=N..N [mode=NAME] [cached=TOKENS]   requests that are served at once
 //	log                                   the lines of level warn and above since the last time
 //	metrics of=PREFIX
@@ -52,7 +54,7 @@ import (
 //	advance by=DURATION
 //	METHOD PATH, with a body: get, post, put
 func TestHTTP(t *testing.T) {
-	for _, name := range []string{"queries", "state", "feeds", "errors", "health", "busy", "predictions", "adapters", "availability", "roles"} {
+	for _, name := range []string{"queries", "state", "feeds", "errors", "health", "busy", "predictions", "adapters", "availability", "roles", "disagg"} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &script{cluster: newCluster(t), in: map[kv.WorkerID]disco.Instance{}}
@@ -123,6 +125,12 @@ func (s *script) command(t *testing.T, d *datadriven.TestData) string {
 			fmt.Fprintf(&out, "worker %d of %q %s %s\n", in.WorkerID, in.Model, in.State, in.Reason)
 		}
 		return out.String()
+	case "split":
+		s.router.RecordSplit(arg(d, "id", ""), arg(d, "attempt", uint32(1)), &engine.SplitReport{
+			Policy: disagg.ByThreshold, MaxLocalPrefillLength: 10, MaxPrefillQueueSize: 2, Remote: true, Rule: "the prefill is long",
+			Failure: d.Input, Tokens: 11, Cached: 4, PrefillWorkers: 3, QueuedJobs: 1, LocalMs: 20.00049, RemoteMs: 7,
+			By: kv.Worker{ID: arg(d, "by", kv.WorkerID(0))},
+		})
 	case "free":
 		s.router.FreeReservation(arg(d, "id", ""), arg(d, "attempt", uint32(1)), 0)
 	case "failed":

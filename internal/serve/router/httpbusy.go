@@ -5,8 +5,6 @@ import (
 	"net/http"
 
 	"penstock/core/fault"
-	"penstock/core/route"
-	"penstock/internal/edge/openai"
 )
 
 // busyThreshold is the path of the busy thresholds. It is not below the router API: operators of other
@@ -41,31 +39,12 @@ func newBusyRow(p *modelPool) busyRow {
 }
 
 // serveBusyThreshold reads and changes the thresholds above which the workers of a model are busy. They apply
-// from the next decision on, in this router, until it stops.
+// from the next decision on.
 func (r *Router) serveBusyThreshold(w http.ResponseWriter, req *http.Request) error {
-	switch req.Method {
-	case http.MethodGet, http.MethodHead:
-		return r.readBusyThreshold(w, req.URL.Query().Get("model"))
-	case http.MethodPost:
-	default:
-		openai.WriteMethodNotAllowed(w, req, "GET, HEAD, POST")
-		return nil
+	s := modelSettings[busyBody, busyRow]{
+		path: busyThreshold, model: func(b *busyBody) string { return b.Model }, validate: (*busyBody).validate, row: newBusyRow, change: r.changeBusyLocked,
 	}
-	var body busyBody
-	if err := r.readJSON(w, req, &body); err != nil {
-		return err
-	}
-	if body.Model == "" {
-		return fault.InvalidParam("model", "model is missing: GET /busy_threshold lists those that there are")
-	}
-	if err := body.validate(); err != nil {
-		return err
-	}
-	row, err := r.setBusyThreshold(&body)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, row)
+	return s.serve(r, w, req)
 }
 
 // validate refuses values out of bounds, naming the field.
@@ -79,38 +58,8 @@ func (b *busyBody) validate() error {
 	return nil
 }
 
-// readBusyThreshold answers with the thresholds of one model, or of all.
-func (r *Router) readBusyThreshold(w http.ResponseWriter, model string) error {
-	if model == "" {
-		return writeJSON(w, rowsAnswer[busyRow]{r.busyRows()})
-	}
-	row, err := r.setBusyThreshold(&busyBody{Model: model})
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, row)
-}
-
-func (r *Router) busyRows() []busyRow {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	table := []busyRow{}
-	for _, p := range r.mu.pools {
-		if p.role == route.ServingWorkers {
-			table = append(table, newBusyRow(p))
-		}
-	}
-	return table
-}
-
-// setBusyThreshold changes the thresholds that body gives and returns the resulting ones.
-func (r *Router) setBusyThreshold(body *busyBody) (busyRow, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	p, _ := r.poolLocked(body.Model)
-	if p == nil {
-		return busyRow{}, unknownModel(body.Model)
-	}
+// changeBusyLocked changes the thresholds that body gives.
+func (r *Router) changeBusyLocked(p *modelPool, body *busyBody) error {
 	b := p.router.BusyThresholds()
 	if body.DecodeBlocks != nil {
 		b.DecodeBlocks = *body.DecodeBlocks
@@ -121,8 +70,5 @@ func (r *Router) setBusyThreshold(body *busyBody) (busyRow, error) {
 	if b != p.router.BusyThresholds() {
 		r.log.Info("busy thresholds changed", "model", p.model, "decode_blocks", b.DecodeBlocks, "prefill_tokens", b.PrefillTokens)
 	}
-	if err := p.router.SetBusyThresholds(b); err != nil {
-		return busyRow{}, err
-	}
-	return newBusyRow(p), nil
+	return p.router.SetBusyThresholds(b)
 }

@@ -28,6 +28,8 @@ type explainAnswer struct {
 	Session    *workerName          `json:"session_worker,omitempty"`
 	Candidates []explainedCandidate `json:"candidates"`
 	Excluded   []explainedExclusion `json:"excluded"`
+	// Prefill says which decode worker would decide where the prompt is computed; nil if none would.
+	Prefill *explainedPrefill `json:"prefill,omitempty"`
 	// Behind holds the answers of the candidates which are router processes.
 	Behind []nestedAnswer `json:"behind,omitempty"`
 }
@@ -165,7 +167,13 @@ func (r *Router) answerExplain(ctx context.Context, req *route.Request, depth in
 		w := ac.Excluded[i].Worker
 		out.Excluded[i].Role, out.Excluded[i].Warnings = r.workerRole(w.ID), warned[w]
 	}
-	out.Behind = r.askRoutersAbout(ctx, engine.InspectExplain, req, candidateIDs(&ac.Explanation), depth)
+	asked := r.SplitSettings(req)
+	if err == nil && ac.Decision.Worker.ID != 0 && r.workerRole(ac.Decision.Worker.ID) == engine.RoleDecode.String() {
+		out.Prefill = &explainedPrefill{workerName{uint64(ac.Decision.Worker.ID), ac.Decision.Worker.Rank}, newSplitValues(&asked)}
+	}
+	behind := *req
+	behind.Override.SplitOverride = route.SplitOverride(newSplitValues(&asked))
+	out.Behind = r.askRoutersAbout(ctx, engine.InspectExplain, &behind, candidateIDs(&ac.Explanation), depth)
 	return &out, nil
 }
 

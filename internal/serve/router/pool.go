@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"penstock/core/activeseq"
+	"penstock/core/disagg"
 	"penstock/core/fault"
 	"penstock/core/route"
 	"penstock/core/route/queue"
@@ -23,6 +24,8 @@ type modelPool struct {
 	queue          *queue.Queue // of *queuedRequest
 	encoders       []string     // of its workers which tell of their embeddings; replaced, never changed
 	expiredCounted uint64       // expired reservations of active that the metrics have counted
+	// split is what was set at run time about where prompts are computed.
+	split disagg.SplitSettings
 	// retired says that this is not, or no longer, the pool of its model: a pool of another block size
 	// replaced it, or the model was forgotten.
 	retired bool
@@ -108,6 +111,9 @@ func (r *Router) updatePoolLocked(old *modelPool, key poolKey, card *engine.Card
 		}
 		if p == nil {
 			return nil
+		}
+		if old != nil {
+			p.split = old.split
 		}
 	}
 	r.setTargetsLocked(p, members)

@@ -194,6 +194,9 @@ func (r *Router) withQuery(sc *decisionScratch, req *route.Request, f func(*mode
 	if m := req.Override.Mode; m != nil && m.UsesCaches() && !r.usesOverlaps {
 		return fault.InvalidParam("router_config_override.router_mode", "this router does not look at what is cached, so it cannot route by it: start it with --router-mode time, or kv and a kv-overlap-score-weight above 0")
 	}
+	if _, err := parseSplit("router_config_override.", &req.Override.SplitOverride); err != nil {
+		return err
+	}
 	q := route.Query{
 		Key:          activeseq.AttemptKey{ID: req.ID, Attempt: req.Attempt},
 		PromptTokens: len(req.Tokens), Media: req.Media, ExpectedOutput: max(0, req.ExpectedOutput),

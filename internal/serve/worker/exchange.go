@@ -43,7 +43,7 @@ type Exchange struct {
 // ExchangeObserver counts for the metrics of a worker. It is safe for concurrent use.
 type ExchangeObserver interface {
 	// CountHandoff counts a request of a decode worker: its prompt was computed elsewhere, and so many bytes of blocks
-	// came, or it was computed here for a reason, which is a label.
+	// came, or it was computed here, for a reason which is a label.
 	CountHandoff(remote bool, reason string, bytes int64)
 	// CountPrefilled counts a prompt which was computed for a decode worker: the tokens which were not cached, and the
 	// bytes of blocks which were sent.

@@ -78,7 +78,7 @@ func (r *rig) startExchange(role engine.Role, f *fakeExchange, made *worker.Exch
 		if addr == "" || len(r.registry.Instances()) > 0 {
 			r.t.Errorf("opened for the address %q, with %d registrations", addr, len(r.registry.Instances()))
 		}
-		o.CountHandoff(true, "", 100)
+		o.CountHandoff(true, "it_is_long", 100)
 		o.CountHandoff(false, "no_memory", 0)
 		o.CountPrefilled(10, 50)
 		o.SetPrefillers(2, 3, 4)
@@ -120,7 +120,7 @@ func TestDecodeExchange(t *testing.T) {
 		}
 		for series, want := range map[string]string{
 			`worker_computed_prompt_tokens_total{worker="7"}`:    "18",
-			`prefill_remote_total{worker="7"}`:                   "1",
+			`prefill_remote_total{reason="it_is_long",worker="7"}`: "1",
 			`prefill_local_total{reason="no_memory",worker="7"}`: "1",
 			`prefill_bytes_total{side="received",worker="7"}`:    "100",
 			`prefill_bytes_total{side="sent",worker="7"}`:        "50",

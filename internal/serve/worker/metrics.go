@@ -133,7 +133,7 @@ func (m *workerMetrics) CountHandoff(remote bool, reason string, bytes int64) {
 		m.handoffs.local.WithLabelValues(reason).Inc()
 		return
 	}
-	m.handoffs.remote.WithLabelValues().Inc()
+	m.handoffs.remote.WithLabelValues(reason).Inc()
 	m.handoffs.bytes.WithLabelValues(sideReceived).Add(float64(bytes))
 }
 
@@ -162,7 +162,7 @@ func newWorkerVecs(m *obs.InstrumentSet) workerVecs {
 		stalled:  m.Counter("streams_stalled_total", "Streams that were ended because nothing came of them while their engine worked, so that another worker goes on."),
 		kvFeed:   newFeedVecs(m, "kv", "KV cache"), embeddingFeed: newFeedVecs(m, "embedding", "embedding cache"),
 		computed:   m.Counter("worker_computed_prompt_tokens_total", "Prompt tokens which the worker's engine computed, for its own requests and for other workers: neither cached nor received."),
-		remote:     m.Counter("prefill_remote_total", "Requests of a decode worker whose prompt a prefill worker computed."),
+		remote:     m.Counter("prefill_remote_total", "Requests of a decode worker whose prompt a prefill worker computed, by the reason.", "reason"),
 		local:      m.Counter("prefill_local_total", "Requests of a decode worker whose prompt it computed itself, by the reason.", "reason"),
 		bytes:      m.Counter("prefill_bytes_total", "Bytes of KV blocks which a decode worker received, or a prefill worker sent.", "side"),
 		prefillers: m.Gauge("prefill_workers", "Prefill workers whose blocks a decode worker can take."),

@@ -65,9 +65,28 @@ func (u *firstTokenSpan) sendFrame(frame []byte) error {
 		if u.delta.Cached != engine.CachedUnknown {
 			u.span.SetInt("penstock.cached_tokens", int64(u.delta.Cached))
 		}
+		setSplit(u.span, u.delta.Split)
 		u.span.End(nil)
 	}
 	return u.send(frame)
+}
+
+// setSplit says in a span where the prompt was computed; r is nil if this was not decided.
+func setSplit(span obs.Span, r *engine.SplitReport) {
+	if r == nil {
+		return
+	}
+	span.SetText("penstock.disagg_policy", r.Policy.String())
+	span.SetText("penstock.prefill_rule", r.Rule)
+	span.SetInt("penstock.prefill_queued_jobs", int64(r.QueuedJobs))
+	span.SetFloat("penstock.prefill_local_ms", r.LocalMs)
+	span.SetFloat("penstock.prefill_remote_ms", r.RemoteMs)
+	if r.Failure != "" {
+		span.SetText("penstock.prefill_failure", r.Failure)
+	}
+	if r.By.ID != 0 {
+		span.SetInt("penstock.prefill_worker_id", int64(r.By.ID))
+	}
 }
 
 func (u *firstTokenSpan) endSpan(err error) {

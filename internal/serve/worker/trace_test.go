@@ -10,6 +10,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"penstock/core/disagg"
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/internal/engine"
@@ -69,5 +70,33 @@ func TestTraced(t *testing.T) {
 		if !errors.Is(err, tt.err) || sent != len(tt.frames) || fmt.Sprint(got) != fmt.Sprint(tt.want) {
 			t.Errorf("%s: %q, %d frames, %v, want %q", tt.name, got, sent, err, tt.want)
 		}
+	}
+}
+
+// TestTracedSplit: the span of the time until the first token says where the prompt was computed, and why.
+func TestTracedSplit(t *testing.T) {
+	frame := engine.AppendDelta(nil, &engine.Delta{Attempt: 1, Tokens: []kv.Token{7}, Split: &engine.SplitReport{
+		Policy: disagg.ByThreshold, Remote: true, Rule: "the prefill is long", QueuedJobs: 1, LocalMs: 2.5, RemoteMs: 1.5, By: kv.Worker{ID: 9},
+	}})
+	seen := tracetest.NewSpanRecorder()
+	serve := traceCalls(obs.NewTracer(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(seen))), &Worker{cfg: Config{ID: 3}},
+		func(_ context.Context, _ string, _ []byte, send func([]byte) error) error { return send(frame) })
+	if err := serve(t.Context(), engine.MethodGenerate, nil, func([]byte) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, a := range seen.Ended()[0].Attributes() {
+		got[string(a.Key)] = a.Value.Emit()
+	}
+	for key, want := range map[string]string{
+		"penstock.disagg_policy": "threshold", "penstock.prefill_rule": "the prefill is long", "penstock.prefill_queued_jobs": "1",
+		"penstock.prefill_local_ms": "2.5", "penstock.prefill_remote_ms": "1.5", "penstock.prefill_worker_id": "9",
+	} {
+		if got[key] != want {
+			t.Errorf("%s is %q, want %q", key, got[key], want)
+		}
+	}
+	if _, failed := got["penstock.prefill_failure"]; failed {
+		t.Errorf("nothing failed: %v", got)
 	}
 }
