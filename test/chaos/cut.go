@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"time"
 
@@ -140,7 +139,7 @@ func (s partitionScenario) awaitServing(ctx context.Context) error {
 // runNamespaceCut puts a worker in its own network namespace and takes its link down: packets are silently
 // dropped.
 func runNamespaceCut(ctx context.Context, e *testEnv, r *scenarioResult) error {
-	ns, err := newNetNamespace(e.seed)
+	ns, err := newNetNamespace(e.seed, 0)
 	if err != nil {
 		return err
 	}
@@ -167,8 +166,9 @@ type netNamespace struct {
 	host, inside string // addresses of the two ends
 }
 
-// newNetNamespace makes a namespace; it needs root and the program "ip".
-func newNetNamespace(seed uint64) (*netNamespace, error) {
+// newNetNamespace makes the nth namespace of this process, from 0; it needs root and the program "ip".
+// Processes in it reach every address of the host.
+func newNetNamespace(seed uint64, number int) (*netNamespace, error) {
 	if os.Geteuid() != 0 {
 		return nil, skippedError{"a network namespace takes root"}
 	}
@@ -176,8 +176,8 @@ func newNetNamespace(seed uint64) (*netNamespace, error) {
 		return nil, skippedError{"the program ip (iproute2) is not there"}
 	}
 	id := os.Getpid()
-	net := fmt.Sprintf("10.213.%d.", (uint64(id)+seed)%250)
-	n := &netNamespace{name: "penstock-" + strconv.Itoa(id), link: "ps" + strconv.Itoa(id), host: net + "1", inside: net + "2"}
+	addr := func(n int) string { return fmt.Sprintf("10.213.%d.%d", (uint64(id)+seed)%250, 4*number+n) }
+	n := &netNamespace{name: fmt.Sprintf("penstock-%d-%d", id, number), link: fmt.Sprintf("ps%d-%d", id, number), host: addr(1), inside: addr(2)}
 	err := n.runIP(
 		"netns add "+n.name,
 		"link add "+n.link+" type veth peer name eth0 netns "+n.name,
@@ -186,6 +186,7 @@ func newNetNamespace(seed uint64) (*netNamespace, error) {
 		"-n "+n.name+" addr add "+n.inside+"/30 dev eth0",
 		"-n "+n.name+" link set lo up",
 		"-n "+n.name+" link set eth0 up",
+		"-n "+n.name+" route add default via "+n.host,
 	)
 	if err != nil {
 		n.removeNamespace()

@@ -57,6 +57,9 @@ func scenarios() []scenario {
 		{"overload", "ten times the clients come for a while", 4 * time.Minute, 0, onFleet(fleet.Config{Workers: 2, Frontends: 1, WorkerArgs: []string{"--max-num-seqs", "8", "--max-waiting", "8"}}, runOverload)},
 		{"cancel", "clients leave while queued, in prefill, in decode, and while their request moves", 4 * time.Minute, 0, runCancel},
 		{"media", "encode workers die, are paused and starve, and workers die, among pictures, videos and texts", 15 * time.Minute, 3 * time.Minute, onFleet(fleet.Config{Workers: 2, Encoders: 2, Frontends: 1}, runMedia)},
+		{"prefill", "prefill and decode workers die, or stand still, in every stage of a handoff; the queue is lost; a build differs", 4 * time.Hour, 0, runPrefill},
+		{"leader", "the NATS server, of three, which leads the queue of prefill jobs dies", time.Hour, 0, runPrefillLeader},
+		{"full", "the memory of decode workers and the queue of prefill jobs are full", 2 * time.Hour, 0, runPrefillFull},
 		{"churn", "clients do everything wrong, adapters come and go, workers die, NATS stops: nothing of it is left", 15 * time.Minute, 2 * time.Minute, onFleet(fleet.Config{Workers: 2, Frontends: 2}, runChurn)},
 	}
 }
@@ -131,24 +134,33 @@ func longOrShort[T any](e *testEnv, long, short T) T {
 // mixTokens is the approximate length of responses.
 const mixTokens = 96
 
-// learnAnswers gets the responses of all requests from one undisturbed process.
-func (e *testEnv) learnAnswers(ctx context.Context) error {
-	f, err := fleet.StartUp(ctx, fleet.Config{Bin: e.bin, Dir: filepath.Join(e.dir, "known"), Ports: e.ports, Workers: 1, HubArgs: e.engineArgs()})
-	if err != nil {
-		return err
-	}
+// learnMix gets the responses of the requests which most scenarios send.
+func (e *testEnv) learnMix(ctx context.Context) error {
 	mix := fleet.RequestMix(24, mixTokens)
 	if e.engine == config.EngineSim {
 		mix = slices.DeleteFunc(mix, func(r fleet.Request) bool { return r.IsGuided() })
 	} else {
 		pictures, err := fleet.PictureRequests(8, mixTokens)
 		if err != nil {
-			return errors.Join(err, f.Close())
+			return err
 		}
 		mix = append(mix, pictures...)
 	}
-	e.mix, err = fleet.LearnAnswers(ctx, e.client, f.Hub.URL(), mix)
-	return errors.Join(err, f.Close())
+	var err error
+	e.mix, err = e.learnAnswers(ctx, mix)
+	return err
+}
+
+// learnAnswers gets the responses of requests from one undisturbed process.
+func (e *testEnv) learnAnswers(ctx context.Context, mix []fleet.Request) ([]fleet.KnownRequest, error) {
+	e.fleets++
+	dir := filepath.Join(e.dir, fmt.Sprintf("%02d-known", e.fleets))
+	f, err := fleet.StartUp(ctx, fleet.Config{Bin: e.bin, Dir: dir, Ports: e.ports, Workers: 1, HubArgs: e.engineArgs()})
+	if err != nil {
+		return nil, err
+	}
+	known, err := fleet.LearnAnswers(ctx, e.client, f.Hub.URL(), mix)
+	return known, errors.Join(err, f.Close())
 }
 
 // engineArgs are the flags of workers with the chosen engine, whatever its own model is called. Engines with

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"penstock/test/fleet"
@@ -93,7 +94,7 @@ func endlessRequest(e *testEnv, tokens int) fleet.Request {
 // checkIdle returns nil if no worker serves a call or holds a block for one, and none of the given routers
 // counts a request.
 func checkIdle(ctx context.Context, f *fleet.Fleet, routers ...*fleet.Role) error {
-	for _, w := range f.Workers {
+	for _, w := range slices.Concat(f.Workers, f.Prefillers) {
 		m, err := fleet.ReadMetrics(ctx, w.URL())
 		if err != nil {
 			return err

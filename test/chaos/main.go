@@ -1,12 +1,13 @@
 // Command chaos disturbs a fleet of real processes and compares every response with the known one: workers
-// are killed in the middle of streams, NATS is away for longer than leases last, networks are cut, disks fill
-// up, clients stop reading, everything is restarted under load. It reports the counts of sent, failed and
-// duplicated requests, and exits with 1 if anything was wrong.
+// are killed in the middle of streams or of transfers of blocks, NATS is away for longer than leases last,
+// networks are cut, disks fill up, clients stop reading, everything is restarted under load. It reports the
+// counts of sent, failed and duplicated requests, and exits with 1 if anything was wrong.
 //
 //	go build -o penstock ./cmd/penstock
-//	go run ./test/chaos -bin ./penstock              # all scenarios, about an hour
+//	go run ./test/chaos -bin ./penstock              # all scenarios, about three hours
 //	go run ./test/chaos -bin ./penstock -short       # a few of each fault, some minutes
 //	go run ./test/chaos -bin ./penstock -runs 200 kill
+//	go run ./test/chaos -bin ./penstock -times 50 -cases writing,stopped prefill
 //
 // Everything is on loopback, or in a network namespace which it makes and removes. Its processes never
 // outlive it (on Linux).
@@ -28,12 +29,14 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if len(os.Args) > 1 && os.Args[1] == engineCommand {
-		if err := serveEngine(ctx, os.Args[2:]); err != nil {
-			fmt.Fprintln(os.Stderr, "engine:", err)
-			os.Exit(1)
+	if len(os.Args) > 1 {
+		if serve := helperCommands[os.Args[1]]; serve != nil {
+			if err := serve(ctx, os.Args[2:]); err != nil {
+				fmt.Fprintf(os.Stderr, "%s: %v\n", os.Args[1], err)
+				os.Exit(1)
+			}
+			return
 		}
-		return
 	}
 	if err := runChaos(ctx, os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "chaos:", err)
@@ -41,11 +44,16 @@ func main() {
 	}
 }
 
+// helperCommands are the arguments with which this program runs as another one for a scenario.
+var helperCommands = map[string]func(ctx context.Context, args []string) error{engineCommand: serveEngine, natsCommand: serveNATS}
+
 // options are the command line's.
 type options struct {
 	bin, file, keep string
 	nats, engine    string
-	runs            int
+	otherBin, cases string
+	runs, times     int
+	wait            time.Duration
 	seed            uint64
 	short           bool
 }
@@ -59,6 +67,10 @@ func runChaos(ctx context.Context, args []string) error {
 	flags.StringVar(&o.nats, "nats-server", "", "a nats-server binary to run instead of the one that is embedded in a role")
 	flags.StringVar(&o.engine, "engine", "tiny", "the engine of the workers: tiny, or sim, which is asked for no JSON")
 	flags.IntVar(&o.runs, "runs", 200, "deaths, and restarts, in the scenarios that repeat themselves")
+	flags.IntVar(&o.times, "times", 0, "how often each case of the scenarios prefill, leader and full is tried; 0 is 50, with -short 3")
+	flags.DurationVar(&o.wait, "prefill-wait", 10*time.Second, "the setting of that name in these scenarios, whose bounds follow from it")
+	flags.StringVar(&o.cases, "cases", "", "cases of these scenarios, separated by commas; empty is all")
+	flags.StringVar(&o.otherBin, "other-bin", "", "a binary with other numerics, for the case numerics, such as one built with GOEXPERIMENT=simd; without it a simulated engine stands in")
 	flags.Uint64Var(&o.seed, "seed", 1, "seed of all that is chosen at random")
 	flags.BoolVar(&o.short, "short", false, "the short form: the scenarios that fit in a minute or two, with fewer and shorter faults")
 	flags.Usage = func() {
@@ -113,8 +125,10 @@ func performScenarios(ctx context.Context, o options, chosen []scenario) error {
 		return err
 	}
 	defer e.cleanUp()
-	if err := e.learnAnswers(ctx); err != nil {
-		return err
+	if slices.ContainsFunc(chosen, func(s scenario) bool { return !slices.Contains(ownRequests, s.name) }) {
+		if err := e.learnMix(ctx); err != nil {
+			return err
+		}
 	}
 	form := "long"
 	if o.short {

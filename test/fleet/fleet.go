@@ -29,7 +29,7 @@ const Lease = 10 * time.Second
 
 const (
 	// startPatience bounds the time from a process's start to its responses.
-	startPatience = 30 * time.Second
+	startPatience = 2 * time.Minute
 	// stopPatience is beyond every drain timeout of fleets.
 	stopPatience = 40 * time.Second
 )
@@ -44,8 +44,9 @@ type Config struct {
 	// Workers, Frontends and Routers are counted without the hub, which is another frontend with the NATS
 	// server inside.
 	Workers, Frontends, Routers int
-	// Encoders is the number of workers of role encode, which have WorkerArgs too.
-	Encoders int
+	// Encoders is the number of workers of role encode, and Prefillers that of role prefill. They have WorkerArgs too.
+	// With prefill workers the Workers are decode workers.
+	Encoders, Prefillers int
 	// Routed is how many of the frontends, the last ones, use the routers.
 	Routed int
 	// HubData is the hub's data directory; empty for one in Dir.
@@ -54,6 +55,8 @@ type Config struct {
 	HubHost string
 	// NATSServer is a nats-server binary to run instead of the hub; the fleet then has no hub.
 	NATSServer string
+	// NATSURLs are the addresses of NATS servers which the caller runs; the fleet then has no hub and no store.
+	NATSURLs string
 
 	HubArgs, WorkerArgs, FrontendArgs, RouterArgs []string
 	// Each may change a role before its first start, such as its addresses.
@@ -63,8 +66,8 @@ type Config struct {
 // Role is one process of a fleet with its addresses.
 type Role struct {
 	*Process
-	Kind string // hub, frontend, worker, encoder or router
-	ID   uint64 // of a worker, encoder or router
+	Kind string // hub, frontend, worker, encoder, prefiller or router
+	ID   uint64 // of all but the first two
 	// Routed reports that a frontend uses routers.
 	Routed bool
 	HTTP   string // HOST:PORT of its HTTP API
@@ -84,14 +87,15 @@ func (r *Role) URL() string { return "http://" + r.HTTP }
 
 // Fleet is a set of running roles.
 type Fleet struct {
-	cfg       Config
-	NATS      string // URL of the NATS server
-	Hub       *Role  // nil with Config.NATSServer
-	Store     *Process
-	Frontends []*Role // without the hub
-	Workers   []*Role
-	Encoders  []*Role
-	Routers   []*Role
+	cfg        Config
+	NATS       string   // URL of the NATS server
+	Hub        *Role    // nil with Config.NATSServer and Config.NATSURLs
+	Store      *Process // nil with Config.NATSURLs
+	Frontends  []*Role  // without the hub
+	Workers    []*Role
+	Encoders   []*Role
+	Prefillers []*Role
+	Routers    []*Role
 }
 
 // Start starts a fleet and returns when every frontend can send requests to every worker. The caller closes
@@ -109,32 +113,27 @@ func (f *Fleet) startRoles(ctx context.Context) error {
 	if f.cfg.HubData == "" {
 		f.cfg.HubData = filepath.Join(f.cfg.Dir, "hub-data")
 	}
-	addr, err := f.cfg.Ports.ReserveAddr(f.cfg.HubHost)
-	if err != nil {
-		return err
-	}
-	f.NATS = "nats://" + addr
-	if err := f.startStore(ctx, addr); err != nil {
-		return err
-	}
-	for i := range f.cfg.Workers {
-		if err := f.addRole("worker", i+1); err != nil {
+	if f.NATS = f.cfg.NATSURLs; f.NATS == "" {
+		addr, err := f.cfg.Ports.ReserveAddr(f.cfg.HubHost)
+		if err != nil {
+			return err
+		}
+		f.NATS = "nats://" + addr
+		if err := f.startStore(ctx, addr); err != nil {
 			return err
 		}
 	}
-	for i := range f.cfg.Encoders {
-		if err := f.addRole("encoder", i+1); err != nil {
-			return err
-		}
-	}
-	for i := range f.cfg.Routers {
-		if err := f.addRole("router", i+1); err != nil {
-			return err
-		}
-	}
-	for i := range f.cfg.Frontends {
-		if err := f.addRole("frontend", i+1); err != nil {
-			return err
+	for _, of := range []struct {
+		kind  string
+		count int
+	}{
+		{"worker", f.cfg.Workers}, {"encoder", f.cfg.Encoders}, {"prefiller", f.cfg.Prefillers},
+		{"router", f.cfg.Routers}, {"frontend", f.cfg.Frontends},
+	} {
+		for i := range of.count {
+			if err := f.addRole(of.kind, i+1); err != nil {
+				return err
+			}
 		}
 	}
 	return f.WaitReady(ctx)
@@ -176,10 +175,16 @@ func (f *Fleet) addRole(kind string, n int) error {
 		f.Frontends = append(f.Frontends, r)
 	case "worker":
 		r.ID, r.Args = uint64(n), f.cfg.WorkerArgs
+		if f.cfg.Prefillers > 0 {
+			r.Args = append([]string{"--role", "decode"}, r.Args...)
+		}
 		f.Workers = append(f.Workers, r)
 	case "encoder":
 		r.ID, r.Args = uint64(2000+n), append([]string{"--role", "encode"}, f.cfg.WorkerArgs...)
 		f.Encoders = append(f.Encoders, r)
+	case "prefiller":
+		r.ID, r.Args = uint64(3000+n), append([]string{"--role", "prefill"}, f.cfg.WorkerArgs...)
+		f.Prefillers = append(f.Prefillers, r)
 	case "router":
 		r.ID, r.Args = uint64(1000+n), f.cfg.RouterArgs
 		f.Routers = append(f.Routers, r)
@@ -203,14 +208,14 @@ func (f *Fleet) launchRole(r *Role, name string) error {
 // roleArgs are the arguments of the binary for a role.
 func (f *Fleet) roleArgs(r *Role) []string {
 	command := r.Kind
-	if r.Kind == "encoder" {
+	if r.Kind == "encoder" || r.Kind == "prefiller" {
 		command = "worker"
 	}
 	args := []string{command, "--http-addr", r.HTTP, "--nats", r.NATS}
 	switch r.Kind {
 	case "hub":
 		args = []string{"frontend", "--http-addr", r.HTTP, "--nats-listen", strings.TrimPrefix(r.NATS, "nats://"), "--data-dir", f.cfg.HubData}
-	case "worker", "encoder", "router":
+	case "worker", "encoder", "prefiller", "router":
 		args = append(args, "--rpc-addr", r.RPC, "--worker-id", strconv.FormatUint(r.ID, 10))
 		if r.Advertise != "" {
 			args = append(args, "--rpc-advertise", r.Advertise)
@@ -246,10 +251,11 @@ func (f *Fleet) ClientRoles() []*Role {
 
 // AllRoles returns every role.
 func (f *Fleet) AllRoles() []*Role {
-	return slices.Concat(f.ClientRoles(), f.Routers, f.Workers, f.Encoders)
+	return slices.Concat(f.ClientRoles(), f.Routers, f.Workers, f.Encoders, f.Prefillers)
 }
 
-// WaitReady waits until every frontend can send requests to every worker, or router, and knows every encode worker.
+// WaitReady waits until every frontend can send requests to every worker, or router, and knows every encode worker and
+// prefill worker.
 func (f *Fleet) WaitReady(ctx context.Context) error {
 	for _, door := range slices.Concat(f.ClientRoles(), f.Routers) {
 		sends := f.Workers
@@ -261,23 +267,26 @@ func (f *Fleet) WaitReady(ctx context.Context) error {
 		}
 	}
 	for _, door := range f.ClientRoles() {
-		if _, err := WaitUntil(ctx, 10*time.Millisecond, startPatience, func(ctx context.Context) error { return checkEncoders(ctx, door, f.Encoders) }); err != nil {
+		if _, err := WaitUntil(ctx, 10*time.Millisecond, startPatience, func(ctx context.Context) error {
+			return checkHelpers(ctx, door, slices.Concat(f.Encoders, f.Prefillers))
+		}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// checkEncoders returns nil if a frontend has each of the encode workers ready, with its current process.
-func checkEncoders(ctx context.Context, door *Role, encoders []*Role) error {
-	if len(encoders) == 0 {
+// checkHelpers returns nil if a frontend has each of the encode workers or prefill workers ready, with its current
+// process.
+func checkHelpers(ctx context.Context, door *Role, helpers []*Role) error {
+	if len(helpers) == 0 {
 		return nil
 	}
 	rows, err := ReadWorkers(ctx, door.URL())
 	if err != nil {
 		return err
 	}
-	for _, w := range encoders {
+	for _, w := range helpers {
 		if err := w.CheckDied(); err != nil {
 			return err
 		}
@@ -338,7 +347,7 @@ func (f *Fleet) Close() error {
 			mu.Unlock()
 		}
 	}
-	for _, kind := range [][]*Role{f.Frontends, f.Routers, f.Workers, f.Encoders} {
+	for _, kind := range [][]*Role{f.Frontends, f.Routers, f.Workers, f.Encoders, f.Prefillers} {
 		var wg sync.WaitGroup
 		for _, r := range kind {
 			wg.Go(func() { stop(r.Process) })

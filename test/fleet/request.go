@@ -93,6 +93,31 @@ func newMixRequest(i, tokens int) Request {
 	return r
 }
 
+// LongRequests returns n requests as RequestMix does, without schemas, whose prompts have about so many words, and of
+// which no two begin alike.
+func LongRequests(n, tokens, words int) []Request {
+	mix := make([]Request, 0, n)
+	for i := 0; len(mix) < n; i++ {
+		r := newMixRequest(i, tokens)
+		if r.IsGuided() {
+			continue
+		}
+		var story strings.Builder
+		for j := range words {
+			fmt.Fprintf(&story, "%s ", storyWords[(i*31+j*j*7+j*(i+3))%len(storyWords)])
+		}
+		if r.Path == "/v1/completions" {
+			r.Body["prompt"] = fmt.Sprintf("Report %d. %s", i, &story)
+		} else {
+			r.Body["messages"] = []map[string]string{{"role": "user", "content": fmt.Sprintf("Report %d. %s What passed, and where did the water go?", i, &story)}}
+		}
+		mix = append(mix, r)
+	}
+	return mix
+}
+
+var storyWords = strings.Fields("the gate of field water goes down hour litres pass sluice open river stone day keep turn wheel night")
+
 // PictureRequests returns n requests of about the given number of tokens each with an image, for engines with
 // vision: greedy and seeded ones, in turn.
 func PictureRequests(n, tokens int) ([]Request, error) {
