@@ -127,6 +127,7 @@ func (r *Request) codeFields(c *wireCodec) {
 	codeHandoff(c, 31, &r.Handoff)
 	c.codeStringUpTo(32, &r.FeaturesAt.Place, maxPlace) // of lentVersion, as the next
 	c.codeInt(33, &r.FeaturesAt.Size)
+	c.codePrefillHint(36, &r.Prefill)
 }
 
 // The fields of a delta. Numbers are never reused.

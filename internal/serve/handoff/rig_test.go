@@ -411,7 +411,7 @@ type rigConfig struct {
 
 // testTimes are the limits of the machines in tests.
 var (
-	testHandoff = disagg.HandoffConfig{MaxAttempts: 3, LocalWait: 2 * time.Second, QueueWait: 5 * time.Second, Silence: 2 * time.Second, Budget: 20 * time.Second}
+	testHandoff = disagg.HandoffConfig{MaxAttempts: 3, LocalWait: 2 * time.Second, QueueWait: 5 * time.Second, AddressedWait: time.Second, Silence: 2 * time.Second, Budget: 20 * time.Second}
 	testJob     = disagg.JobConfig{ClaimWait: time.Second, Heartbeat: 500 * time.Millisecond, Budget: 20 * time.Second}
 )
 
@@ -425,13 +425,13 @@ func exchangeOf(l engine.KVLayout, epoch uint64) disagg.Metadata {
 }
 
 // decideRemotely decides for remote prefill whenever it is possible.
-func decideRemotely(t testing.TB, workers func() int) func(disagg.SplitInputs) disagg.Decision {
+func decideRemotely(t testing.TB, workers func() int) func(disagg.SplitInputs, *engine.PrefillHint) disagg.Decision {
 	l, err := rates.New(rates.Config{PrefillFixed: 10 * time.Millisecond, PrefillToken: 20 * time.Microsecond})
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := l.WorkerOf(kv.Worker{ID: 1})
-	return func(in disagg.SplitInputs) disagg.Decision {
+	return func(in disagg.SplitInputs, _ *engine.PrefillHint) disagg.Decision {
 		in.PrefillWorkers = workers()
 		return disagg.Decide(&disagg.SplitConfig{Policy: disagg.AlwaysRemote}, &in, w, w)
 	}

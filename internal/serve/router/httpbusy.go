@@ -124,5 +124,10 @@ func (r *Router) setBusyThreshold(body *busyBody) (busyRow, error) {
 	if err := p.router.SetBusyThresholds(b); err != nil {
 		return busyRow{}, err
 	}
+	if legs := r.findPoolLocked(poolKey{p.model, route.PrefillWorkers}); legs != nil {
+		if err := legs.router.SetBusyThresholds(b); err != nil {
+			return busyRow{}, err
+		}
+	}
 	return newBusyRow(p), nil
 }
