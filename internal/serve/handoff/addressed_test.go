@@ -127,17 +127,17 @@ func TestAddressedWorkerIsGone(t *testing.T) {
 // TestAddressedWorkerIsSlow: a job which its worker does not begin within AddressedWait is the others'. It is the same job.
 func TestAddressedWorkerIsSlow(t *testing.T) {
 	eachWay(t, "slow", func(t *testing.T, q bus.Queue) {
-		r := newRig(t, rigConfig{blocks: []int{16, 64, 64}, queue: q, change: addressTo(1, false)})
-		empty := r.prefills[1].fill()
+		r := newRig(t, rigConfig{blocks: []int{16, 64, 64}, queue: q, change: addressTo(0, false)})
+		empty := r.prefills[0].fill()
 		if q != nil { // it is busy with jobs of the queue, too
-			defer r.prefills[1].standBy()()
+			defer r.prefills[0].standBy()()
 		}
 		req := newRequest(1, 400, 5)
 		o := r.expect(req, r.start(r.ctx, req))
-		if !isRemote(o) || o.By != r.prefills[0].self || o.Jobs != 1 || o.Took < testHandoff.AddressedWait || o.Took > testHandoff.AddressedWait+time.Second {
+		if !isRemote(o) || o.By != r.prefills[1].self || o.Jobs != 1 || o.Took < testHandoff.AddressedWait || o.Took > testHandoff.AddressedWait+time.Second {
 			t.Errorf("%+v", o)
 		}
-		if s := r.prefills[1].Stats(); s.Waiting != 0 || s.Jobs != 0 {
+		if s := r.prefills[0].Stats(); s.Waiting != 0 || s.Jobs != 0 {
 			t.Errorf("the slow worker still has the job: %+v", s)
 		}
 		empty()
