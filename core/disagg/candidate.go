@@ -24,7 +24,7 @@ func DistanceBetween(writer, owner *Metadata) Distance {
 
 // TransferTime says how long blocks are on their way.
 type TransferTime struct {
-	// FixedMs is the time of a transfer, and TokenMs that of each token whose block moves.
+	// FixedMs is the time of a transfer, and TokenMs the time of each token whose block moves.
 	FixedMs, TokenMs float64
 }
 
@@ -38,7 +38,7 @@ type Candidate struct {
 	Worker Incarnation
 	// Cached is how many of the request's first tokens its cache has, as far as is known.
 	Cached int
-	// QueuedTokens is what it has to compute, and Jobs the prompts to which that belongs.
+	// QueuedTokens is what it has to compute, and Jobs the prompts to which it belongs.
 	QueuedTokens, Jobs int
 	From               Distance
 }
@@ -108,7 +108,7 @@ func DecideAmong(c *SplitConfig, in *SplitInputs, among *Candidates, local, remo
 	return d
 }
 
-// costAt returns the cost if w gets the job. RemoteCost is that of the queue.
+// costAt returns the cost if w gets the job. RemoteCost is the cost of the queue.
 func (d *Decision) costAt(w *Candidate, among *Candidates, remote *rates.WorkerRates) PathCost {
 	in, cost := &d.Inputs, d.RemoteCost
 	start, end := in.MovedRange()

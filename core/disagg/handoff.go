@@ -15,7 +15,7 @@ type HandoffConfig struct {
 	MaxAttempts int
 	// LocalWait bounds the look-up of the prefix, and then the reservation.
 	LocalWait time.Duration
-	// QueueWait bounds the wait of a job for a prefill worker. AddressedWait bounds that for the worker to which the job
+	// QueueWait bounds the wait of a job for a prefill worker. AddressedWait bounds the wait for the worker to which the job
 	// is addressed: then it goes to the queue, for the rest of QueueWait.
 	QueueWait, AddressedWait time.Duration
 	// Silence is how long an admitted prefill worker may show no progress.

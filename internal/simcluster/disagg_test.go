@@ -301,14 +301,16 @@ func TestSharedPrefixesGoToTheirHolder(t *testing.T) {
 	}
 }
 
-// TestAddressedWorkerCrashes: prompts whose holder dies are computed by others, also those which wait for it: each is a
+// TestAddressedWorkerCrashes: prompts whose holder dies are computed by others, also the ones which wait for it: each is a
 // job of its own then.
 func TestAddressedWorkerCrashes(t *testing.T) {
 	var all []replay.Request
-	for i := range 40 {
-		r := ownPrompt(0, time.Duration(i)*10*time.Millisecond, 40, 3)
+	for i := range 13 { // the first one alone, so that one worker holds the prefix
+		r := ownPrompt(0, time.Duration(min(i, 1))*2*time.Second+time.Duration(i)*time.Millisecond, 200, 3)
 		r.Index = i
-		r.Blocks[39] = int64(1_000_000 + i)
+		for b := 196; b < 200; b++ {
+			r.Blocks[b] = int64(1_000_000 + 1000*i + b)
+		}
 		all = append(all, r)
 	}
 	j := &journal{}

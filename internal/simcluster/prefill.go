@@ -171,7 +171,7 @@ func (c *cluster) refuseJob(ref jobRef, w *simWorker) {
 	c.freeJob(ref)
 }
 
-// serveAddressed begins jobs which are addressed to a worker, up to PrefillConcurrency beside those of the queue.
+// serveAddressed begins jobs which are addressed to a worker, up to PrefillConcurrency beside the ones of the queue.
 func (c *cluster) serveAddressed(w *simWorker) {
 	for len(w.addressed) > 0 && w.calledJobs < c.cfg.PrefillConcurrency {
 		at := w.addressed[0]

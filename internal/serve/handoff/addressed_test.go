@@ -129,7 +129,8 @@ func TestAddressedWorkerIsSlow(t *testing.T) {
 	eachWay(t, "slow", func(t *testing.T, q bus.Queue) {
 		r := newRig(t, rigConfig{blocks: []int{16, 64, 64}, queue: q, change: addressTo(0, false)})
 		empty := r.prefills[0].fill()
-		if q != nil { // it is busy with jobs of the queue, too
+		r.loads[1] = 9000 // it seems to be the better one
+		if q != nil {     // it is busy with jobs of the queue, too
 			defer r.prefills[0].standBy()()
 		}
 		req := newRequest(1, 400, 5)
@@ -231,7 +232,7 @@ func TestSplitterChooses(t *testing.T) {
 	if d := s.Decide(in, &engine.PrefillHint{Pin: 9}); d.Remote || d.Reason != disagg.NoPrefillWorkers {
 		t.Errorf("an unknown one is named: %+v", d)
 	}
-	// The queue is full, but not that of a worker which is named.
+	// The queue is full. A job for a worker which is named does not wait there.
 	full := newSplitter(disagg.ByThreshold)
 	if d := full.Decide(in, holds()); d.Remote || d.Reason != disagg.FullQueue {
 		t.Errorf("%+v", d)

@@ -147,7 +147,7 @@ func (f *Fleet) peersLocked() []PrefillPeer {
 	return f.mu.peers
 }
 
-// noteOwnersLocked takes over the decode workers of a snapshot, and forgets those which left long ago.
+// noteOwnersLocked takes over the decode workers of a snapshot, and forgets the ones which left long ago.
 func (f *Fleet) noteOwnersLocked(s *catalog.Snapshot) {
 	now := time.Now()
 	for id, o := range f.mu.owners {

@@ -23,7 +23,7 @@ type JobPlacer interface {
 	PlaceJob(ctx context.Context, job *engine.PrefillRequest, to disagg.Incarnation, failed []disagg.Incarnation) (by disagg.Incarnation, err error)
 }
 
-// QueuePlacer gives jobs to a queue, except for those which are addressed to a worker. A worker which pulls a job that was withdrawn is refused.
+// QueuePlacer gives jobs to a queue, except for jobs which are addressed to a worker. A worker which pulls a job that was withdrawn is refused.
 type QueuePlacer struct {
 	Queue bus.Queue
 	// MaxLifetime is that of the queue, and Wait bounds the wait for it.
@@ -84,7 +84,7 @@ func NewCallPlacer(calls rpc.Plane, peers func() []PrefillPeer) *CallPlacer {
 	return p
 }
 
-// Peers returns the prefill workers. Their Tokens are at least those of the jobs which p has given them.
+// Peers returns the prefill workers. Their Tokens are at least the tokens of the jobs which p has given them.
 func (p *CallPlacer) Peers() []PrefillPeer {
 	peers := slices.Clone(p.peers())
 	p.mu.Lock()

@@ -384,6 +384,7 @@ type rig struct {
 	eng      exchangeEngine
 	decoder  *DecodeWorker
 	prefills []*prefillNode
+	loads    [4]int // tokens which the prefill workers report
 	outcomes chan *HandoffOutcome
 	running  sync.WaitGroup
 }
@@ -527,8 +528,8 @@ func (r *rig) serve(ctx context.Context, plane rpc.Plane, addr string, h rpc.Han
 }
 
 func (r *rig) peers() (peers []PrefillPeer) {
-	for _, p := range r.prefills {
-		peers = append(peers, PrefillPeer{Incarnation: p.self, Addr: p.addr})
+	for i, p := range r.prefills {
+		peers = append(peers, PrefillPeer{Incarnation: p.self, Addr: p.addr, Tokens: r.loads[i]})
 	}
 	return peers
 }

@@ -67,7 +67,7 @@ func (c *cluster) reportPrefill(id kv.WorkerID, tokens int) {
 }
 
 // TestPrefillHolders: a decision for a decode worker names the prefill workers which hold most of the prompt, except for
-// those which are busy or do not answer. They are no reason to refuse a request.
+// busy ones and ones which do not answer. They are no reason to refuse a request.
 func TestPrefillHolders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -182,7 +182,7 @@ func TestNearestDecodeWorker(t *testing.T) {
 	})
 }
 
-// TestBusyPrefillLegs: the busy thresholds of a model hold for its prefill workers, also for those which come later. When
+// TestBusyPrefillLegs: the busy thresholds of a model hold for its prefill workers, also for ones which come later. When
 // these are busy requests are served all the same, and what they have to do makes no decode worker busy.
 func TestBusyPrefillLegs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
