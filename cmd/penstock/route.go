@@ -52,8 +52,8 @@ other routers). CHANCE is the probability of the worker, FEED the state of its e
 In mode kv: PREFILL TOKENS are what the worker would have to compute, of them QUEUED for
 other requests; PREFILL is that in blocks, FETCH what bringing slower tiers to the device
 costs, DECODE the blocks that would be active. AFFINITY is what is preferred BY LABELS,
-BY EXPERTS, BY SESSION, BY ADAPTER (LoRA) and BY EMBEDDINGS. COST is in blocks, by the
-formula above the table.
+BY EXPERTS, BY SESSION, BY ADAPTER (LoRA), BY EMBEDDINGS and BY TRANSFER, from a prefill
+worker on the same host. COST is in blocks, by the formula above the table.
 
 In mode time the terms are milliseconds, and COST is their sum: WAIT for the prefills
 before it, UNHEARD for those which other routers probably sent just now, its own PREFILL,
@@ -223,6 +223,7 @@ type candidateRow struct {
 	// EmbeddingAffinity is for the EmbeddingTokens of media whose embeddings the worker holds.
 	EmbeddingAffinity float64 `json:"embedding_affinity"`
 	EmbeddingTokens   int     `json:"embedding_tokens"`
+	TransferAffinity  float64 `json:"transfer_affinity"`
 	Cost              float64 `json:"cost"`
 	Probability       float64 `json:"probability"`
 	// TTFT and ITL are the predicted times, in ms. Misses says that they exceed the targets.
@@ -561,6 +562,7 @@ var blockColumns = slices.Concat(cacheColumns, []candidateColumn{
 	{"BY SESSION", func(c *candidateRow) string { return formatCost(c.SessionAffinity) }, false},
 	{"BY ADAPTER", func(c *candidateRow) string { return formatCost(c.AdapterAffinity) }, false},
 	{"BY EMBEDDINGS", func(c *candidateRow) string { return formatCost(c.EmbeddingAffinity) }, false},
+	{"BY TRANSFER", func(c *candidateRow) string { return formatCost(c.TransferAffinity) }, false},
 	{"AFFINITY", func(c *candidateRow) string { return formatCost(c.Affinity) }, true},
 	{"COST", func(c *candidateRow) string { return fmt.Sprintf("%.2f", c.Cost) }, true},
 	{"CHANCE", func(c *candidateRow) string { return fmt.Sprintf("%.0f%%", 100*c.Probability) }, true},

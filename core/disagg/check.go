@@ -30,6 +30,8 @@ func (h *Handoff) Check() error {
 	c.must(h.reserved == (waits || h.state == Reserving), "a reservation in the state %v: %t", h.state, h.reserved)
 	c.must(!waits || h.held < h.end && h.held%h.blockSize == 0 && h.end < h.tokens && h.tokens-h.end <= h.blockSize,
 		"tokens %d to %d of %d move, with blocks of %d", h.held, h.end, h.tokens, h.blockSize)
+	c.must(h.state != Queued || h.deadline <= h.queueEnd && (h.deadline == h.queueEnd || h.isAddressed()),
+		"the wait for a worker ends at %d, the wait of the attempt at %d", h.deadline, h.queueEnd)
 	c.must(!waits || h.deadline <= h.budgetEnd, "the state %v ends at %d, the budget at %d", h.state, h.deadline, h.budgetEnd)
 	c.must(h.state != Prefilling || h.puller != Incarnation{}, "no prefill worker is admitted")
 	c.must(h.state != Queued || h.puller == Incarnation{}, "a prefill worker is admitted to a job in the queue")

@@ -95,8 +95,8 @@ type SplitInputs struct {
 	LocalTokens   int `json:"local_tokens"`
 	LocalPrefills int `json:"local_prefills"`
 	Decoding      int `json:"decoding"`
-	// PrefillWorkers is the number of prefill workers, and RemoteCached how many of the first tokens the cache of the
-	// likely one has.
+	// PrefillWorkers is the number of prefill workers which may compute the prompt, and RemoteCached how many of the
+	// first tokens the cache of the one has which gets the job. It is 0 if that is not known.
 	PrefillWorkers int `json:"prefill_workers"`
 	RemoteCached   int `json:"remote_cached"`
 	// QueuedJobs wait for a prefill worker, and RunningJobs are in progress at one. QueuedTokens are what both have to
@@ -119,7 +119,8 @@ func (in *SplitInputs) MovedRange() (start, end int) {
 
 // PathCost has the terms of the cost of one way, in ms.
 type PathCost struct {
-	// Wait is the time until what is queued is computed. There is one queue of all prefill workers.
+	// Wait is the time until what is queued is computed. There is one queue of all prefill workers, unless the job is
+	// addressed to one of them.
 	Wait float64 `json:"wait"`
 	// Prefill is the time of the prefill itself: of the tokens which are not cached where it runs.
 	Prefill float64 `json:"prefill"`
@@ -151,6 +152,10 @@ type Decision struct {
 	// Wait and no Backlog.
 	LocalCost  PathCost `json:"local_ms"`
 	RemoteCost PathCost `json:"remote_ms"`
+	// To is the prefill worker to which the job is addressed; zero leaves it to the queue. Pinned says that no other
+	// worker may get it.
+	To     Incarnation `json:"to,omitzero"`
+	Pinned bool        `json:"pinned,omitempty"`
 }
 
 // SplitReason says which rule decided.

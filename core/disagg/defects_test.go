@@ -140,7 +140,7 @@ func TestLateNotificationChangesNothing(t *testing.T) {
 		out := h.HandleNotify(late, nil)
 		out = h.HandleTransferFailed(0, late, out)
 		out = h.HandlePrefillFailed(0, late, workerB, PrefillFailed, out)
-		out = h.HandleQueueFailed(late, out)
+		out = h.HandleQueueFailed(0, late, out)
 		h.HandleProgress(1, late)
 		if len(out) > 0 || h.State() != Prefilling || h.deadline != before.deadline || h.ref != before.ref {
 			t.Errorf("%v: %v, and then %v", late, out, h.State())
@@ -161,8 +161,8 @@ func TestPullAfterTheDeadlineIsLate(t *testing.T) {
 func TestQueueFailureOfAnEarlierJob(t *testing.T) {
 	h, _ := handoffIn(Queued)
 	expectKinds(t, "the first job fails", h.HandlePrefillFailed(0, ref1, workerA, Incompatible, nil), EnqueueJob)
-	expectKinds(t, "it is lost", h.HandleQueueFailed(ref1, nil))
-	expectKinds(t, "the second is lost", h.HandleQueueFailed(ref2, nil), WithdrawJob, PrefillLocal)
+	expectKinds(t, "it is lost", h.HandleQueueFailed(0, ref1, nil))
+	expectKinds(t, "the second is lost", h.HandleQueueFailed(0, ref2, nil), WithdrawJob, PrefillLocal)
 }
 
 // TestDuplicatePullIsFenced: a queue delivers jobs again. One worker is admitted to an attempt; only it gets a transfer.
@@ -402,7 +402,7 @@ func TestCancelLeaksNothing(t *testing.T) {
 		out = h.HandleNotify(ref1, out)
 		out = h.HandleTransferFailed(1, ref1, out)
 		out = h.HandlePrefillFailed(1, ref1, workerA, PrefillFailed, out)
-		out = h.HandleQueueFailed(ref1, out)
+		out = h.HandleQueueFailed(0, ref1, out)
 		out = h.ReclaimBlocks(out)
 		h.HandleProgress(1, ref1)
 		out = h.Tick(kv.Mono(time.Hour), out)
@@ -525,8 +525,8 @@ func TestConfigsAreChecked(t *testing.T) {
 		got  error
 		want int
 	}{
-		{HandoffConfig{}.Validate(), 5},
-		{HandoffConfig{MaxAttempts: 17, LocalWait: 1, QueueWait: 1, Silence: 1, Budget: 1}.Validate(), 1},
+		{HandoffConfig{}.Validate(), 6},
+		{HandoffConfig{MaxAttempts: 17, LocalWait: 1, QueueWait: 1, AddressedWait: 1, Silence: 1, Budget: 1}.Validate(), 1},
 		{JobConfig{}.Validate(), 3},
 		{LegsConfig{Order: 9}.Validate(), 6},
 		{(&SplitConfig{Policy: 9, MaxLocalPrefillLength: -1, DecodeWeight: -1}).Validate(), 3},

@@ -86,12 +86,13 @@ const (
 	// ReserveBlocks asks the engine for the blocks of Tokens tokens. HandleReserved follows, or ReclaimBlocks. One
 	// of StartDecode, PrefillLocal and FreeBlocks ends the reservation, whether it was granted or not.
 	ReserveBlocks
-	// EnqueueJob puts a job for Ref into the queue of the prefill workers: the blocks of the tokens Start to End, to
-	// be there within Budget. A shell without a queue calls a worker which is none of Handoff.Failed. HandleQueueFailed
-	// says that the queue did not take it.
+	// EnqueueJob gives a job for Ref to Peer, or puts it into the queue of the prefill workers if there is no Peer: the
+	// blocks of the tokens Start to End, to be there within Budget. A shell without a queue calls a worker which is none
+	// of Handoff.Failed. HandleQueueFailed says that the queue did not take it, or that Peer is not known.
 	EnqueueJob
 	// WithdrawJob says that nothing waits for the job of Ref, which no prefill worker was admitted to. A queue which
-	// cannot remove it leaves it: a worker which pulls it is refused.
+	// cannot remove it leaves it: a worker which pulls it is refused. A job which was addressed to a worker may be
+	// followed by an EnqueueJob of the same Ref.
 	WithdrawJob
 	// OpenTransfer opens a transfer into the blocks of the tokens Start to End. Its end is CloseTransfer, or the
 	// success which HandleNotify reports. HandleTransferFailed says that it failed, or could not be opened.

@@ -23,7 +23,7 @@ func Example() {
 		}
 	}
 	cfg := disagg.HandoffConfig{
-		MaxAttempts: 3, LocalWait: time.Second, QueueWait: 2 * time.Second, Silence: 2 * time.Second, Budget: 30 * time.Second,
+		MaxAttempts: 3, LocalWait: time.Second, QueueWait: 2 * time.Second, AddressedWait: time.Second, Silence: 2 * time.Second, Budget: 30 * time.Second,
 	}
 	var now kv.Mono // of the caller's clock
 	first := disagg.AttemptRef{Epoch: 7, Attempt: 1}

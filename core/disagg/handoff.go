@@ -15,8 +15,9 @@ type HandoffConfig struct {
 	MaxAttempts int
 	// LocalWait bounds the look-up of the prefix, and then the reservation.
 	LocalWait time.Duration
-	// QueueWait bounds the wait of a job for a prefill worker.
-	QueueWait time.Duration
+	// QueueWait bounds the wait of a job for a prefill worker. AddressedWait bounds the wait for the worker to which the job
+	// is addressed: then it goes to the queue, for the rest of QueueWait.
+	QueueWait, AddressedWait time.Duration
 	// Silence is how long an admitted prefill worker may show no progress.
 	Silence time.Duration
 	// Budget bounds the time from the first job to the last block, over all attempts.
@@ -27,6 +28,7 @@ type HandoffConfig struct {
 func (c HandoffConfig) Validate() error {
 	return errors.Join(
 		checkAttempts(c.MaxAttempts), checkWait("a look-up and a reservation", c.LocalWait), checkWait("a job in the queue", c.QueueWait),
+		checkWait("a job at the worker to which it is addressed", c.AddressedWait),
 		checkWait("the progress of a prefill worker", c.Silence), checkWait("all attempts of a prefill", c.Budget),
 	)
 }
@@ -82,6 +84,7 @@ func (s HandoffState) IsEnd() bool { return s >= Decoding }
 //	queued      HandlePull by a worker which failed before     local       RefusePull, PrefillLocal
 //	queued      HandlePrefillFailed                            queued      EnqueueJob (1)
 //	queued      HandleQueueFailed                              local       WithdrawJob, PrefillLocal
+//	queued      HandleQueueFailed, and it is addressed         queued      WithdrawJob, EnqueueJob (2)
 //	prefilling  HandleProgress                                 prefilling
 //	prefilling  HandleNotify                                   decoding    StartDecode
 //	prefilling  HandlePrefillFailed by the admitted worker     queued      CloseTransfer, EnqueueJob (1)
@@ -89,6 +92,7 @@ func (s HandoffState) IsEnd() bool { return s >= Decoding }
 //	prefilling  Tick: Silence has passed                       queued      CloseTransfer, AbortPrefill, EnqueueJob (1)
 //	looking up  Tick: the deadline                             local       PrefillLocal
 //	reserving   Tick: the deadline                             local       PrefillLocal
+//	queued      Tick: AddressedWait has passed                 queued      WithdrawJob, EnqueueJob (2)
 //	queued      Tick: the deadline                             local       WithdrawJob, PrefillLocal
 //	prefilling  Tick: Budget has passed                        local       CloseTransfer, AbortPrefill, PrefillLocal
 //	reserving   ReclaimBlocks                                  local       FreeBlocks, PrefillLocal
@@ -97,7 +101,9 @@ func (s HandoffState) IsEnd() bool { return s >= Decoding }
 //	live        CancelHandoff                                  aborted     as ReclaimBlocks, without PrefillLocal
 //	any         HandlePull otherwise                           the same    RefusePull
 //
-// (1) After the last attempt: local, and PrefillLocal instead. Every other pair changes nothing.
+// (1) After the last attempt, and if the request names its prefill worker: local, and PrefillLocal instead. (2) Of the
+// same attempt, for any worker: if the one to which it was addressed pulls it all the same, it is admitted as others are.
+// A job whose worker the request names is local instead, after QueueWait. Every other pair changes nothing.
 type Handoff struct {
 	cfg       HandoffConfig
 	state     HandoffState
@@ -107,9 +113,12 @@ type Handoff struct {
 	blockSize int
 	held, end int // blocks of the tokens from held to end move
 	reserved  bool
+	to        Incarnation // the job is addressed to it; zero if it is to none
+	pinned    bool        // no other may get it
 	puller    Incarnation
 	failed    []Incarnation
 	deadline  kv.Mono // of the state
+	queueEnd  kv.Mono // of the present attempt's wait for a prefill worker
 	budgetEnd kv.Mono // of all attempts; since the first job
 }
 
@@ -156,6 +165,7 @@ func (h *Handoff) HandlePrefix(now kv.Mono, d *Decision, out []HandoffEffect) []
 	case !d.Remote:
 		return h.prefillLocal(Decided, out)
 	}
+	h.to, h.pinned = d.To, d.Pinned
 	h.state, h.reserved, h.deadline = Reserving, true, now.Add(h.cfg.LocalWait)
 	return append(out, HandoffEffect{Kind: ReserveBlocks, Tokens: h.tokens})
 }
@@ -175,8 +185,21 @@ func (h *Handoff) HandleReserved(now kv.Mono, held int, out []HandoffEffect) []H
 
 // enqueueJob makes the present attempt wait for a prefill worker.
 func (h *Handoff) enqueueJob(now kv.Mono, out []HandoffEffect) []HandoffEffect {
-	h.state, h.deadline = Queued, min(now.Add(h.cfg.QueueWait), h.budgetEnd)
-	return append(out, HandoffEffect{Kind: EnqueueJob, Ref: h.ref, Start: h.held, End: h.end, Budget: h.budgetEnd.Sub(now)})
+	h.state, h.queueEnd = Queued, min(now.Add(h.cfg.QueueWait), h.budgetEnd)
+	if h.deadline = h.queueEnd; h.isAddressed() {
+		h.deadline = min(h.deadline, now.Add(h.cfg.AddressedWait))
+	}
+	return append(out, HandoffEffect{Kind: EnqueueJob, Ref: h.ref, Peer: h.to, Start: h.held, End: h.end, Budget: h.budgetEnd.Sub(now)})
+}
+
+// isAddressed reports whether the job in the queue is addressed to a worker, and others may get it too.
+func (h *Handoff) isAddressed() bool { return h.to != (Incarnation{}) && !h.pinned }
+
+// openJob gives the job of the present attempt, which was addressed to a worker, to all.
+func (h *Handoff) openJob(now kv.Mono, out []HandoffEffect) []HandoffEffect {
+	h.to, h.deadline = Incarnation{}, h.queueEnd
+	return append(out, HandoffEffect{Kind: WithdrawJob, Ref: h.ref},
+		HandoffEffect{Kind: EnqueueJob, Ref: h.ref, Start: h.held, End: h.end, Budget: h.budgetEnd.Sub(now)})
 }
 
 // HandlePull reports that a prefill worker pulled the job of ref and asks for its prompt. It is answered at once, with
@@ -246,11 +269,14 @@ func (h *Handoff) HandleTransferFailed(now kv.Mono, ref AttemptRef, out []Handof
 	return h.retryPrefill(now, TransferFailed, h.endAttempt(TransferFailed, out))
 }
 
-// HandleQueueFailed reports that the queue did not take the job of ref, or has lost it. Another job would fare no
-// better.
-func (h *Handoff) HandleQueueFailed(ref AttemptRef, out []HandoffEffect) []HandoffEffect {
-	if h.state != Queued || ref != h.ref {
+// HandleQueueFailed reports that the queue did not take the job of ref, or has lost it, or that the worker to which it
+// is addressed is not known any more. Another job would fare no better.
+func (h *Handoff) HandleQueueFailed(now kv.Mono, ref AttemptRef, out []HandoffEffect) []HandoffEffect {
+	switch {
+	case h.state != Queued || ref != h.ref:
 		return out
+	case h.isAddressed() && now < h.queueEnd:
+		return h.openJob(now, out)
 	}
 	return h.prefillLocal(QueueLost, h.endAttempt(QueueLost, out))
 }
@@ -276,10 +302,11 @@ func (h *Handoff) retryPrefill(now kv.Mono, why HandoffReason, out []HandoffEffe
 	switch {
 	case now >= h.budgetEnd:
 		return h.prefillLocal(BudgetSpent, out)
-	case h.ref.Attempt-h.first+1 >= uint32(h.cfg.MaxAttempts):
+	case h.pinned || h.ref.Attempt-h.first+1 >= uint32(h.cfg.MaxAttempts):
 		return h.prefillLocal(why, out)
 	}
 	h.ref.Attempt++
+	h.to = Incarnation{}
 	return h.enqueueJob(now, out)
 }
 
@@ -332,6 +359,9 @@ func (h *Handoff) Tick(now kv.Mono, out []HandoffEffect) []HandoffEffect {
 	case Reserving:
 		return h.prefillLocal(NoMemory, out)
 	case Queued:
+		if now < h.queueEnd {
+			return h.openJob(now, out)
+		}
 		why := QueueSlow
 		if now >= h.budgetEnd {
 			why = BudgetSpent

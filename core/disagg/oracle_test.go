@@ -53,6 +53,9 @@ type modelRequest struct {
 	transfer  *modelTransfer
 	attempts  int
 	admitted  Incarnation // of the present attempt
+	last      AttemptRef  // of its jobs
+	to        Incarnation // to which the first job is addressed
+	pinned    bool        // and no other job is made
 	knows     bool        // the admitted worker knows that the attempt ended
 	computed  int         // tokens whose content is to be right, since the end
 	remote    AttemptRef  // the attempt which computed those from held on
@@ -73,6 +76,7 @@ type modelEntry struct {
 	offer    JobOffer
 	of       *modelRequest
 	inFlight bool
+	only     Incarnation // the worker which gets it; zero if any does
 }
 
 // modelJob is a job at a prefill worker.
@@ -122,7 +126,8 @@ func newModel(draw func(n int) int, seen map[string]int) *model {
 		draw: draw, seen: seen, epoch: 7, epochs: [3]uint64{1, 1, 1}, memory: make([]modelBlock, 14),
 		cfg: HandoffConfig{
 			MaxAttempts: 1 + draw(4), LocalWait: time.Duration(5+draw(20)) * ms, QueueWait: time.Duration(5+draw(30)) * ms,
-			Silence: time.Duration(5+draw(30)) * ms, Budget: time.Duration(20+draw(200)) * ms,
+			AddressedWait: time.Duration(1+draw(40)) * ms,
+			Silence:       time.Duration(5+draw(30)) * ms, Budget: time.Duration(20+draw(200)) * ms,
 		},
 		jobCfg: JobConfig{ClaimWait: time.Duration(3+draw(20)) * ms, Heartbeat: time.Duration(2+draw(10)) * ms, Budget: time.Duration(30+draw(200)) * ms},
 	}
@@ -188,12 +193,20 @@ func (m *model) perform(r *modelRequest, out []HandoffEffect) {
 			m.grantBlocks()
 		case EnqueueJob:
 			m.must(e.Ref.Epoch == m.epoch && e.Ref.Attempt > 0, "job of %v", e.Ref)
-			r.attempts++
+			if reopened := e.Ref == r.last; !reopened {
+				r.attempts++
+			} else {
+				m.must(r.to != Incarnation{} && !r.pinned && e.Peer == Incarnation{}, "the job %v is made twice", e.Ref)
+				m.seen["opened"]++
+			}
 			m.must(r.attempts <= m.cfg.MaxAttempts, "%d attempts", r.attempts)
-			m.must(!slices.ContainsFunc(m.queue, func(q *modelEntry) bool { return q.ref == e.Ref }), "the job %v is put in twice", e.Ref)
+			m.must(e.Peer == Incarnation{} || e.Peer == r.to && r.last == AttemptRef{}, "%v is addressed to %v", e.Ref, e.Peer)
+			m.must(!r.pinned || e.Peer == r.to, "a job which only %v may get: %v", r.to, e)
+			m.must(!slices.ContainsFunc(m.queue, func(q *modelEntry) bool { return q.ref == e.Ref && q.only == e.Peer }), "the job %v is put in twice", e.Ref)
+			r.last = e.Ref
 			m.must(e.Budget > 0 && e.Start < e.End && e.End < r.tokens, "job %v", e)
 			r.admitted, r.knows = Incarnation{}, false
-			m.queue = append(m.queue, &modelEntry{ref: e.Ref, offer: JobOffer{e.Ref, e.Start, e.End, e.Budget}, of: r})
+			m.queue = append(m.queue, &modelEntry{ref: e.Ref, offer: JobOffer{e.Ref, e.Start, e.End, e.Budget}, of: r, only: e.Peer})
 			m.seen["jobs"]++
 		case WithdrawJob:
 			m.must(r.admitted == Incarnation{}, "a job which was pulled is withdrawn")
@@ -375,7 +388,13 @@ func (m *model) deliverMail(msg *modelMail) {
 func (m *model) decideOne() {
 	for _, r := range m.lives {
 		if r.h.State() == LookingUp {
-			m.perform(r, r.h.HandlePrefix(m.now, &Decision{Remote: !m.chance(12)}, m.out[:0]))
+			d := Decision{Remote: !m.chance(12)}
+			if d.Remote && m.chance(3) {
+				w := m.draw(len(m.epochs))
+				d.To, d.Pinned = incarnationOf(kv.WorkerID(w+1), m.epochs[w]), m.chance(3)
+				r.to, r.pinned = d.To, d.Pinned
+			}
+			m.perform(r, r.h.HandlePrefix(m.now, &d, m.out[:0]))
 			return
 		}
 	}
@@ -391,9 +410,12 @@ func (m *model) pullJob() {
 	if q.inFlight && !m.chance(8) {
 		return
 	}
-	q.inFlight = true
 	w := m.draw(len(m.epochs))
 	j := &modelJob{entry: q, by: incarnationOf(kv.WorkerID(w+1), m.epochs[w])}
+	if q.only != (Incarnation{}) && q.only != j.by {
+		return // of another, or of an earlier life
+	}
+	q.inFlight = true
 	owner := testMetadata(m.epoch)
 	switch m.draw(40) {
 	case 0:
@@ -541,7 +563,7 @@ func (m *model) disturb() {
 		lost := m.queue
 		m.queue = nil
 		for _, q := range lost {
-			m.perform(q.of, q.of.h.HandleQueueFailed(q.ref, m.out[:0]))
+			m.perform(q.of, q.of.h.HandleQueueFailed(m.now, q.ref, m.out[:0]))
 		}
 	case 2, 3:
 		if len(m.lives) > 0 {

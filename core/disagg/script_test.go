@@ -15,7 +15,7 @@ import (
 // "wait". Commands, each with an event:
 //
 //	handoff start tokens=N [first=REF] [attempts=N]           blocks of 16 tokens, all limits as in testHandoff
-//	handoff prefix (local | remote)
+//	handoff prefix (local | remote) [to=WORKER [pinned]]
 //	handoff reserved held=N | reclaim | cancel
 //	handoff pull ref=REF by=WORKER
 //	handoff progress | notify | transfer-failed | queue-failed ref=REF
@@ -121,7 +121,11 @@ func (p *playedScript) stepHandoff(t *testing.T, d *datadriven.TestData, event s
 		d.ScanArgs(t, "tokens", &req.Tokens)
 		p.handoff, out = StartHandoff(p.now, cfg, req, nil)
 	case "prefix":
-		out = h.HandlePrefix(p.now, &Decision{Remote: d.HasArg("remote")}, nil)
+		decision := Decision{Remote: d.HasArg("remote"), Pinned: d.HasArg("pinned")}
+		if d.HasArg("to") {
+			decision.To = scriptWorker(t, d, "to")
+		}
+		out = h.HandlePrefix(p.now, &decision, nil)
 	case "reserved":
 		var held int
 		d.ScanArgs(t, "held", &held)
@@ -131,7 +135,7 @@ func (p *playedScript) stepHandoff(t *testing.T, d *datadriven.TestData, event s
 	case "cancel":
 		out = h.CancelHandoff(nil)
 	case "pull":
-		out = h.HandlePull(p.now, scriptRef(t, d, "ref"), scriptWorker(t, d), nil)
+		out = h.HandlePull(p.now, scriptRef(t, d, "ref"), scriptWorker(t, d, "by"), nil)
 	case "progress":
 		h.HandleProgress(p.now, scriptRef(t, d, "ref"))
 	case "notify":
@@ -139,13 +143,13 @@ func (p *playedScript) stepHandoff(t *testing.T, d *datadriven.TestData, event s
 	case "transfer-failed":
 		out = h.HandleTransferFailed(p.now, scriptRef(t, d, "ref"), nil)
 	case "queue-failed":
-		out = h.HandleQueueFailed(scriptRef(t, d, "ref"), nil)
+		out = h.HandleQueueFailed(p.now, scriptRef(t, d, "ref"), nil)
 	case "prefill-failed":
 		why := PrefillFailed
 		if d.HasArg("why") {
 			why = Incompatible
 		}
-		out = h.HandlePrefillFailed(p.now, scriptRef(t, d, "ref"), scriptWorker(t, d), why, nil)
+		out = h.HandlePrefillFailed(p.now, scriptRef(t, d, "ref"), scriptWorker(t, d, "by"), why, nil)
 	default:
 		d.Fatalf(t, "unknown event %s", event)
 	}
@@ -198,16 +202,16 @@ func (p *playedScript) stepLegs(t *testing.T, d *datadriven.TestData, event stri
 	case "prefix":
 		out = l.HandlePrefix(p.now, &Decision{Remote: d.HasArg("remote")}, nil)
 	case "placed":
-		out = l.HandlePrefillPlaced(scriptRef(t, d, "ref"), scriptWorker(t, d), nil)
+		out = l.HandlePrefillPlaced(scriptRef(t, d, "ref"), scriptWorker(t, d, "by"), nil)
 	case "no-worker":
 		out = l.HandleNoPrefillWorker(scriptRef(t, d, "ref"), nil)
 	case "prefilled":
 		gave := map[string]LegResult{"": GaveNothing, "handoff": GaveHandoff, "answer": GaveAnswer}
 		var name string
 		d.MaybeScanArgs(t, "gave", &name)
-		out = l.HandlePrefilled(p.now, scriptRef(t, d, "ref"), scriptWorker(t, d), gave[name], scriptTime(t, d, "lease"), nil)
+		out = l.HandlePrefilled(p.now, scriptRef(t, d, "ref"), scriptWorker(t, d, "by"), gave[name], scriptTime(t, d, "lease"), nil)
 	case "prefill-failed":
-		out = l.HandlePrefillFailed(p.now, scriptRef(t, d, "ref"), scriptWorker(t, d), nil)
+		out = l.HandlePrefillFailed(p.now, scriptRef(t, d, "ref"), scriptWorker(t, d, "by"), nil)
 	case "first-token":
 		out = l.HandleFirstToken(scriptRef(t, d, "ref"), nil)
 	case "decode-failed":
@@ -236,9 +240,9 @@ func scriptRef(t *testing.T, d *datadriven.TestData, arg string) AttemptRef {
 	return ref
 }
 
-func scriptWorker(t *testing.T, d *datadriven.TestData) Incarnation {
+func scriptWorker(t *testing.T, d *datadriven.TestData, arg string) Incarnation {
 	w, text := Incarnation{Epoch: 1}, ""
-	d.ScanArgs(t, "by", &text)
+	d.ScanArgs(t, arg, &text)
 	if n, _ := fmt.Sscanf(text, "%d/%d", &w.Worker.ID, &w.Epoch); n == 0 {
 		d.Fatalf(t, "%q is no worker", text)
 	}
@@ -259,7 +263,7 @@ func scriptTime(t *testing.T, d *datadriven.TestData, arg string) time.Duration 
 
 // testHandoff, testJob and testLegs are the limits of the tests.
 func testHandoff() HandoffConfig {
-	return HandoffConfig{MaxAttempts: 3, LocalWait: 100 * time.Millisecond, QueueWait: time.Second, Silence: 500 * time.Millisecond, Budget: 10 * time.Second}
+	return HandoffConfig{MaxAttempts: 3, LocalWait: 100 * time.Millisecond, QueueWait: time.Second, AddressedWait: 300 * time.Millisecond, Silence: 500 * time.Millisecond, Budget: 10 * time.Second}
 }
 
 func testJob() JobConfig {

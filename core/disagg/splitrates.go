@@ -15,7 +15,12 @@ import (
 type SplitRates struct {
 	learner       *rates.Learner
 	local, remote *rates.WorkerRates
-	tokenMs       float64 // of a transfer, before anything is learned
+	transfers     [distances]transferRate
+}
+
+// transferRate is what is known of transfers from one distance.
+type transferRate struct {
+	believed TransferTime // before anything is learned
 	// took and expected are decayed sums of transfers, in ms: what they took, and what they were believed to take.
 	took, expected float64
 }
@@ -26,6 +31,7 @@ type SplitRates struct {
 const (
 	transferFixedMs = 1.0
 	transferBytesMs = 1e6
+	nearSpeed       = 4 // times as fast, of a transfer on the same host
 	transferForget  = 0.9
 	priorTokens     = 1024
 )
@@ -36,16 +42,17 @@ func NewSplitRates(cfg rates.Config, tokenBytes int) (*SplitRates, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &SplitRates{learner: l, tokenMs: float64(tokenBytes) / transferBytesMs}
+	r := &SplitRates{learner: l}
 	r.local, r.remote = l.WorkerOf(kv.Worker{ID: 1}), l.WorkerOf(kv.Worker{ID: 2})
-	r.took = r.believedMs(priorTokens)
-	r.expected = r.took
+	far := TransferTime{transferFixedMs, float64(tokenBytes) / transferBytesMs}
+	r.transfers[OtherHost].believed = far
+	r.transfers[SameHost].believed = TransferTime{far.FixedMs / nearSpeed, far.TokenMs / nearSpeed}
+	for i := range r.transfers {
+		t := &r.transfers[i]
+		t.took = t.believed.transferMs(priorTokens)
+		t.expected = t.took
+	}
 	return r, nil
-}
-
-// believedMs is what a transfer was believed to take.
-func (r *SplitRates) believedMs(tokens int) float64 {
-	return transferFixedMs + float64(r.tokenMs*float64(tokens))
 }
 
 // RecordLocal records that the decode worker computed so many tokens of a prompt in a time, beside no earlier prompt.
@@ -62,15 +69,19 @@ func (r *SplitRates) RecordRemote(now kv.Mono, tokens int, took time.Duration) {
 const maxTransfer = time.Hour
 
 // RecordTransfer records that the blocks of so many tokens moved in a time.
-func (r *SplitRates) RecordTransfer(tokens int, took time.Duration) {
+func (r *SplitRates) RecordTransfer(from Distance, tokens int, took time.Duration) {
 	ms := float64(min(max(took, time.Microsecond), maxTransfer)) / float64(time.Millisecond)
-	r.took = float64(transferForget*r.took) + ms
-	r.expected = float64(transferForget*r.expected) + r.believedMs(max(tokens, 1))
+	t := &r.transfers[from]
+	t.took = float64(transferForget*t.took) + ms
+	t.expected = float64(transferForget*t.expected) + t.believed.transferMs(max(tokens, 1))
 }
 
-// Decide decides as [Decide] does, with what is learned. It sets the times of a transfer in the inputs.
-func (r *SplitRates) Decide(c *SplitConfig, in *SplitInputs) Decision {
-	scale := r.took / r.expected
-	in.TransferFixedMs, in.TransferTokenMs = float64(scale*transferFixedMs), float64(scale*r.tokenMs)
-	return Decide(c, in, r.local, r.remote)
+// Decide decides as [DecideAmong] does, with what is learned. It sets the times of transfers in among.
+func (r *SplitRates) Decide(c *SplitConfig, in *SplitInputs, among *Candidates) Decision {
+	for i := range r.transfers {
+		t := &r.transfers[i]
+		scale := t.took / t.expected
+		among.Transfer[i] = TransferTime{float64(scale * t.believed.FixedMs), float64(scale * t.believed.TokenMs)}
+	}
+	return DecideAmong(c, in, among, r.local, r.remote)
 }

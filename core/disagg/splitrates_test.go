@@ -21,7 +21,7 @@ func TestSplitRates(t *testing.T) {
 		}
 		learn(r)
 		in := in
-		return r.Decide(&split, &in)
+		return r.Decide(&split, &in, &Candidates{Workers: []Candidate{{Worker: workerA}}})
 	}
 	before := decide(func(*SplitRates) {})
 	if !before.Remote || before.Reason != CheaperRemote {
@@ -32,7 +32,7 @@ func TestSplitRates(t *testing.T) {
 	}
 	slow := decide(func(r *SplitRates) {
 		for range 50 {
-			r.RecordTransfer(4000, 2*time.Second)
+			r.RecordTransfer(OtherHost, 4000, 2*time.Second)
 		}
 	})
 	if got := slow.RemoteCost.Transfer; slow.Remote || got < 3000 || got > 4500 {
@@ -54,7 +54,7 @@ func TestSplitRates(t *testing.T) {
 	}
 	// One transfer which took an hour, or no time, does not make the next ones endless, or free.
 	for _, took := range []time.Duration{-time.Second, 0, 1 << 62} {
-		d := decide(func(r *SplitRates) { r.RecordTransfer(0, took) })
+		d := decide(func(r *SplitRates) { r.RecordTransfer(OtherHost, 0, took) })
 		if got := d.RemoteCost.Transfer; !(got > 0) || math.IsInf(got, 0) {
 			t.Errorf("after a transfer of %v: %v ms", took, got)
 		}

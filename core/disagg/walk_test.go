@@ -58,7 +58,7 @@ func TestManySteps(t *testing.T) {
 	t.Logf("%d steps: %v", 2000*rounds, seen)
 	for _, name := range []string{
 		"remote", "lost", "repeated", "crashes", "writes to a closed transfer", "heartbeats",
-		"refused: stale", "refused: duplicate", "refused: failed before",
+		"opened", "refused: stale", "refused: duplicate", "refused: failed before",
 		"gave up: incompatible", "gave up: unreachable", "gave up: prefill failed", "gave up: budget spent", "gave up: stale",
 		"local: decided", "local: look-up too slow", "local: no memory", "local: nothing to move", "local: blocks reclaimed",
 		"local: queue lost", "local: queue too slow", "local: failed before", "local: silent", "local: prefill failed",

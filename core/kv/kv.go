@@ -201,6 +201,12 @@ func (o Overlap) Depth() int {
 	return depth
 }
 
+// PrefixHolder says how many of a prompt's first tokens a worker holds.
+type PrefixHolder struct {
+	Worker WorkerID
+	Tokens int
+}
+
 // MoEQuery asks which blocks are labelled with experts which a request is expected to use.
 type MoEQuery struct {
 	Layer   uint32

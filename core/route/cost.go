@@ -1,6 +1,8 @@
 package route
 
 import (
+	"slices"
+
 	"penstock/core/activeseq"
 	"penstock/core/kv"
 	"penstock/core/rates"
@@ -117,6 +119,12 @@ func (r *Router) prefillTokens(q *Query, reuse int) int {
 	return max(0, q.PromptTokens-reuse*r.active.BlockSize())
 }
 
+// transferAffinity is the preference for each block of the prompt which may come through memory of the same host instead
+// of over a network, in blocks: a block of 16 tokens of a model of 8 to 70 billion parameters is 2 to 5 MB of K and V and
+// 1 to 5 ms of prefill. At 400 Gbit/s it moves in a tenth of that time. It is less, since the decode worker may compute the
+// prompt itself.
+const transferAffinity = 0.05
+
 // setAffinities sets the affinities of the candidate which is being scored, the target at an index, which reuses so
 // many blocks.
 func (r *Router) setAffinities(p *requestPolicy, q *Query, at, reuse int) {
@@ -146,5 +154,8 @@ func (r *Router) setAffinities(p *requestPolicy, q *Query, at, reuse int) {
 			c.EmbeddingAffinity = r.scoring.savedMs / blockMs
 		}
 	}
-	c.Affinity = c.LabelAffinity + c.ExpertAffinity + c.SessionAffinity + c.AdapterAffinity + c.EmbeddingAffinity
+	if _, near := slices.BinarySearch(q.Near, t.Worker.ID); near {
+		c.TransferAffinity = transferAffinity * float64(r.prefillTokens(q, reuse)) / float64(r.active.BlockSize())
+	}
+	c.Affinity = c.LabelAffinity + c.ExpertAffinity + c.SessionAffinity + c.AdapterAffinity + c.EmbeddingAffinity + c.TransferAffinity
 }

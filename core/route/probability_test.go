@@ -3,6 +3,7 @@ package route
 import (
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -283,7 +284,7 @@ func TestRefusedPickChangesNothing(t *testing.T) {
 		}
 	}
 	after, err := r.Explain(0, q)
-	if err != nil || after.Decision != before.Decision || after.Decision.Worker == first.Worker {
+	if err != nil || !reflect.DeepEqual(after.Decision, before.Decision) || after.Decision.Worker == first.Worker {
 		t.Errorf("%+v, before %+v: %v", after.Decision, before.Decision, err)
 	}
 }

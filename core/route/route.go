@@ -102,6 +102,9 @@ type Decision struct {
 	OverlapBlocks int
 	BlockSize     int
 	Cost          float64
+	// Prefill are the prefill workers which hold most of the prompt, the one which holds most first, if the worker can have
+	// prompts computed by them. The router's shell sets it.
+	Prefill []kv.PrefixHolder
 	// TTFT is the predicted time to the first token, and Work what the request is predicted to use of the worker's
 	// time, in ms. Both are 0 if unknown: of a router process.
 	TTFT time.Duration
@@ -145,8 +148,9 @@ type Candidate struct {
 	HeldTokens int
 	// Affinity is the preference subtracted from Cost, in blocks; Time has it in ms. It is the sum of its
 	// parts: for labelled blocks, for experts which the worker hosts, for a session bound to the worker, for an
-	// adapter in its memory, and for embeddings of the prompt's media in its embedding cache.
-	Affinity, LabelAffinity, ExpertAffinity, SessionAffinity, AdapterAffinity, EmbeddingAffinity float64
+	// adapter in its memory, for embeddings of the prompt's media in its embedding cache, and for a short way from a
+	// prefill worker.
+	Affinity, LabelAffinity, ExpertAffinity, SessionAffinity, AdapterAffinity, EmbeddingAffinity, TransferAffinity float64
 	// ExpertShare is the share of the expected experts which the worker hosts.
 	ExpertShare float64
 	// Time has the terms of Cost in mode Time, in ms.

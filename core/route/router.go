@@ -87,6 +87,9 @@ type Query struct {
 	// Allowed, if not empty, are the only workers which may be chosen.
 	Allowed []kv.WorkerID
 	Session Session
+	// Near are the workers, ascending, to which blocks come from the likely prefill worker through memory of one host. It
+	// is nil if that makes no difference between workers.
+	Near []kv.WorkerID
 	// Exclude are workers that must not be chosen.
 	Exclude []kv.WorkerID
 	// Adapter is the LoRA adapter which the request needs; "" if none. Only workers which serve it can be

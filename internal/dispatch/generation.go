@@ -9,6 +9,7 @@ import (
 	"penstock/core/disagg"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/catalog"
 	"penstock/internal/engine"
 )
 
@@ -158,6 +159,7 @@ func (g *Generation) RunAttempt(ctx context.Context, number uint32, d route.Deci
 	g.accepted, g.failed, g.report, g.Numerics = false, nil, engine.CachedReport{}, g.Workers().NumericsOf(d.Worker.ID)
 	g.Request.Attempt = number
 	g.resumeAttempt()
+	g.Request.Prefill = g.prefillHint()
 	if g.tellSink(AttemptRouted) != nil {
 		return errSink
 	}
@@ -178,6 +180,16 @@ func (g *Generation) RunAttempt(ctx context.Context, number uint32, d route.Deci
 		return engine.ReceivedFailures(g.failed, g.Request.Objects, err)
 	}
 	return err
+}
+
+// prefillHint returns what the current attempt's worker is told of prefill workers, if it asks them itself.
+func (g *Generation) prefillHint() engine.PrefillHint {
+	all := g.Workers().Workers
+	at := slices.IndexFunc(all, func(w *catalog.Worker) bool { return w.ID == g.Decision.Worker.ID })
+	if at < 0 || all[at].Card.Exchange == nil {
+		return engine.PrefillHint{}
+	}
+	return engine.PrefillHint{Pin: g.Route.PrefillPin, Holders: g.Decision.Prefill}
 }
 
 // resumeAttempt puts the tokens already delivered into the attempt's request.

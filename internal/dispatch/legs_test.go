@@ -482,3 +482,55 @@ func TestPrefillPin(t *testing.T) {
 		})
 	}
 }
+
+// hintingRouter adds holders to the decisions of a legFleet.
+type hintingRouter struct {
+	*legFleet
+	holders []kv.PrefixHolder
+}
+
+func (r hintingRouter) Route(ctx context.Context, req *route.Request) (route.Decision, error) {
+	d, err := r.legFleet.Route(ctx, req)
+	d.Prefill = r.holders
+	return d, err
+}
+
+// requestPlane keeps what requests tell of prefill workers.
+type requestPlane struct {
+	*legFleet
+	hints *[]engine.PrefillHint
+}
+
+func (p requestPlane) Call(ctx context.Context, addr, method string, body []byte, recv func(frame []byte) error) error {
+	var req engine.Request
+	if err := engine.DecodeRequest(body, &req); err != nil {
+		return err
+	}
+	*p.hints = append(*p.hints, req.Prefill)
+	return p.legFleet.Call(ctx, addr, method, body, recv)
+}
+
+// TestPrefillHint: a decode worker which asks prefill workers itself is told which of them hold the prompt, and which one
+// the request names. Others are told nothing.
+func TestPrefillHint(t *testing.T) {
+	holders := []kv.PrefixHolder{{Worker: 12, Tokens: 4}, {Worker: 11, Tokens: 2}}
+	for _, tt := range []struct {
+		name   string
+		change func(*engine.Card)
+		want   engine.PrefillHint
+	}{
+		{"it exchanges blocks", func(c *engine.Card) { c.KVConnector, c.Exchange = "", &disagg.Metadata{} }, engine.PrefillHint{Pin: 11, Holders: holders}},
+		{"it does not", func(c *engine.Card) { c.KVConnector = "" }, engine.PrefillHint{}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLegFleet(tt.change)
+			var hints []engine.PrefillHint
+			l.d.Router, l.d.Plane = hintingRouter{l, holders}, requestPlane{l, &hints}
+			g := &Generation{Request: engine.Request{Prompt: []kv.Token{7, 8, 9, 10, 11}, Choices: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: legAnswer}}}
+			g.Route, g.Workers, g.Sink = route.Request{ID: "r", PrefillPin: 11}, l.model, &sink{g: g}
+			if err := l.d.Generate(t.Context(), g, 1); err != nil || len(hints) != 1 || hints[0].Pin != tt.want.Pin || !slices.Equal(hints[0].Holders, tt.want.Holders) {
+				t.Errorf("%s: it is told %+v, %v", tt.name, hints, err)
+			}
+		})
+	}
+}

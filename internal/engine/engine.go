@@ -289,7 +289,22 @@ type Request struct {
 	// Split is what is asked of the decode worker about where the prompt is computed; what is unset is as the worker has
 	// it. Engines ignore it.
 	Split disagg.SplitSettings
+	// Prefill says which prefill worker may compute the prompt for a decode worker. Engines ignore it.
+	Prefill PrefillHint
 }
+
+// PrefillHint is what the one which sends a request to a decode worker knows of prefill workers. The zero value is
+// nothing.
+type PrefillHint struct {
+	// Pin, if not 0, is the only prefill worker which may compute the prompt: the client names it.
+	Pin kv.WorkerID
+	// Holders are the prefill workers which hold most of the prompt, the one which holds most first: at most
+	// MaxPrefillHolders.
+	Holders []kv.PrefixHolder
+}
+
+// MaxPrefillHolders bounds PrefillHint.Holders.
+const MaxPrefillHolders = 8
 
 // OutputSchema constrains the text of a choice. It applies to the whole text, Generated included, when the
 // choice ends with FinishStop; a choice that ends with FinishLength is a prefix of a matching text.

@@ -128,6 +128,7 @@ func (r *Request) codeFields(c *wireCodec) {
 	c.codeStringUpTo(32, &r.FeaturesAt.Place, maxPlace) // of lentVersion, as the next
 	c.codeInt(33, &r.FeaturesAt.Size)
 	codeSplit(c, 34, &r.Split)
+	c.codePrefillHint(36, &r.Prefill)
 }
 
 // The fields of a delta. Numbers are never reused.

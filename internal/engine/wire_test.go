@@ -172,6 +172,12 @@ func TestRandomRoundTrip(t *testing.T) {
 			want.OutputSchema = &OutputSchema{Schema: rapid.SliceOfN(rapid.Byte(), 0, 40).Draw(t, "schema")}
 		}
 		want.Hints = rapid.SliceOfN(rapid.Byte(), 0, 40).Draw(t, "hints")
+		want.Prefill.Pin = kv.WorkerID(rapid.Uint64Max(uint64(kv.MaxWorkerID)).Draw(t, "pin"))
+		for range rapid.IntRange(0, MaxPrefillHolders).Draw(t, "holders") {
+			want.Prefill.Holders = append(want.Prefill.Holders, kv.PrefixHolder{
+				Worker: kv.WorkerID(rapid.Uint64Max(uint64(kv.MaxWorkerID)).Draw(t, "holder")), Tokens: rapid.IntRange(0, math.MaxInt32).Draw(t, "held"),
+			})
+		}
 		if err := DecodeRequest(AppendRequest(nil, want), &req); err != nil {
 			t.Fatal(err)
 		}
@@ -259,6 +265,11 @@ func TestMalformed(t *testing.T) {
 		"too many choices":   {append([]byte{1}, tooMany...), fault.Invalid},
 		"short media":        {appendString([]byte{1}, reqMedia, "12345678"), fault.Invalid},
 		"long media":         {appendString([]byte{1}, reqMedia, "12345678\x00\x00\x00"), fault.Invalid},
+		"pin of 54 bits":     {appendUint([]byte{1}, reqPin, 1<<53), fault.Invalid},
+		"cut holder":         {appendString([]byte{1}, reqHolders, "\x01"), fault.Invalid},
+		"nine holders":       {appendString([]byte{1}, reqHolders, strings.Repeat("\x01\x02", MaxPrefillHolders+1)), fault.Invalid},
+		"holder of 54 bits":  {appendHolders([]byte{1}, reqHolders, []kv.PrefixHolder{{Worker: kv.MaxWorkerID + 1}}), fault.Invalid},
+		"holds 2^31 tokens":  {appendHolders([]byte{1}, reqHolders, []kv.PrefixHolder{{Tokens: 1 << 31}}), fault.Invalid},
 		"cut bias":           {appendString([]byte{1}, reqBias, "\x01123"), fault.Invalid},
 	} {
 		if err := DecodeRequest(c.body, new(Request)); err == nil || fault.CodeOf(err) != c.code {

@@ -17,6 +17,8 @@ const (
 	reqObject    = 28
 	reqFeatures  = 29
 	reqPlace     = 32
+	reqPin       = 36
+	reqHolders   = 37
 
 	embedID         = 1
 	embedAttempt    = 2

@@ -1,5 +1,12 @@
 package engine
 
+import (
+	"encoding/binary"
+	"math"
+
+	"penstock/core/kv"
+)
+
 // codeHandoff codes a handoff; nil if there is none.
 func codeHandoff(c *wireCodec, field uint64, h **Handoff) {
 	if c.decoding {
@@ -45,6 +52,48 @@ func (b *BlockHandoff) codeFields(c *wireCodec) {
 	c.codeStringUpTo(9, &b.Layout.Numerics, maxNumerics)
 	c.codeBytesUpTo(10, &b.Descriptor, MaxDescriptor)
 	c.codeStringUpTo(11, &b.Layout.Order, maxOrder)
+}
+
+// codePrefillHint codes the pin of a hint, and its holders in the field after that.
+func (c *wireCodec) codePrefillHint(field uint64, h *PrefillHint) {
+	pin := uint64(h.Pin)
+	if c.codeUint64(field, &pin); !c.decoding {
+		c.dst = appendHolders(c.dst, field+1, h.Holders)
+		return
+	}
+	h.Pin, h.Holders = kv.WorkerID(pin), h.Holders[:0]
+	c.in.failUnless(h.Pin <= kv.MaxWorkerID)
+	if c.in.seekField(field + 1) {
+		h.Holders = c.in.readHolders(h.Holders)
+	}
+}
+
+func appendHolders(dst []byte, field uint64, holders []kv.PrefixHolder) []byte {
+	if len(holders) == 0 {
+		return dst
+	}
+	size := 0
+	for _, h := range holders {
+		size += uintLen(uint64(h.Worker)) + uintLen(uint64(h.Tokens))
+	}
+	dst = binary.AppendUvarint(appendKey(dst, field, kindBytes), uint64(size))
+	for _, h := range holders {
+		dst = binary.AppendUvarint(binary.AppendUvarint(dst, uint64(h.Worker)), uint64(h.Tokens))
+	}
+	return dst
+}
+
+// readHolders reads a field with holders, and appends them to dst.
+func (r *wireReader) readHolders(dst []kv.PrefixHolder) []kv.PrefixHolder {
+	s := r.openField()
+	for len(s.rest) > 0 && len(dst) < MaxPrefillHolders {
+		worker, tokens := s.readUvarint(), s.readUvarint()
+		s.failUnless(worker <= uint64(kv.MaxWorkerID) && tokens <= math.MaxInt32)
+		dst = append(dst, kv.PrefixHolder{Worker: kv.WorkerID(worker), Tokens: int(tokens)})
+	}
+	s.failUnless(len(s.rest) == 0)
+	r.closeField(&s)
+	return dst
 }
 
 // AppendEncodeRequest appends the encoding of r to dst.

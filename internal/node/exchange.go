@@ -21,7 +21,7 @@ const prefillAttempts = 3
 
 // handoffLimits returns the limits of a decode worker whose jobs wait so long for a prefill worker.
 func handoffLimits(wait time.Duration) disagg.HandoffConfig {
-	return disagg.HandoffConfig{MaxAttempts: prefillAttempts, LocalWait: wait / 5, QueueWait: wait, Silence: wait / 2, Budget: 6 * wait}
+	return disagg.HandoffConfig{MaxAttempts: prefillAttempts, LocalWait: wait / 5, QueueWait: wait, AddressedWait: wait / 5, Silence: wait / 2, Budget: 6 * wait}
 }
 
 // jobLimits returns the limits of a prefill worker whose decode workers have such handoffLimits. It beats well within the
@@ -159,13 +159,14 @@ func (x *blockExchange) openDecoder(self disagg.Incarnation, addr string, eng bl
 		}
 		return n
 	}
-	split, err := handoff.NewSplitter(p.cfg.SplitConfig(), x.fleet, x.metadata.TokenBytes, depth)
+	calls := handoff.NewCallPlacer(p.planes.RPC, x.fleet.Peers)
+	split, err := handoff.NewSplitter(p.cfg.SplitConfig(), calls.Peers, x.metadata.TokenBytes, depth)
 	if err != nil {
 		return nil, err
 	}
-	var jobs handoff.JobPlacer = handoff.NewCallPlacer(p.planes.RPC, x.fleet.Peers)
+	var jobs handoff.JobPlacer = calls
 	if x.queue != nil {
-		jobs = &handoff.QueuePlacer{Queue: x.queue, MaxLifetime: bus.DefaultMaxLifetime, Wait: putLimit, Else: jobs}
+		jobs = &handoff.QueuePlacer{Queue: x.queue, MaxLifetime: bus.DefaultMaxLifetime, Wait: putLimit, Else: calls}
 	}
 	decoder, err = handoff.NewDecodeWorker(handoff.DecodeWorkerConfig{
 		Self: self, Addr: addr, Handoff: handoffLimits(time.Duration(p.cfg.Disagg.PrefillWait)), Decide: split.Decide, ObserveLocal: split.ObserveLocal,

@@ -95,9 +95,10 @@ type DisaggUse struct {
 	// Decisions counts them by their reasons, LocalReasons why prompts were computed locally in the end.
 	Decisions    map[string]int `json:"decisions"`
 	LocalReasons map[string]int `json:"local_reasons"`
-	// Jobs were made for prefill workers, several for a request if one failed. QueueWait is the time which they waited
-	// for a worker, and BytesMoved the size of the blocks which came.
+	// Jobs were made for prefill workers, several for a request if one failed, and Addressed of them for one worker.
+	// QueueWait is the time which they waited for a worker, and BytesMoved the size of the blocks which came.
 	Jobs       int64        `json:"jobs"`
+	Addressed  int64        `json:"addressed_jobs"`
 	QueueWait  Distribution `json:"queue_wait_ms"`
 	BytesMoved int64        `json:"bytes_moved"`
 	// DecodeComputed and PrefillComputed are prompt tokens which decode workers and prefill workers computed, RemoteTail

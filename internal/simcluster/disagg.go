@@ -33,7 +33,7 @@ func (c *Config) ensureSplitDefaults() {
 	}
 	if c.Handoff == (disagg.HandoffConfig{}) {
 		c.Handoff = disagg.HandoffConfig{
-			MaxAttempts: 3, LocalWait: 2 * time.Second, QueueWait: 5 * time.Second, Silence: 2 * time.Second, Budget: 20 * time.Second,
+			MaxAttempts: 3, LocalWait: 2 * time.Second, QueueWait: 5 * time.Second, AddressedWait: time.Second, Silence: 2 * time.Second, Budget: 20 * time.Second,
 		}
 	}
 	if c.Job == (disagg.JobConfig{}) {
@@ -75,7 +75,8 @@ type callHandoff struct {
 	end     int                    // tokens before it are to come from a prefill worker; 0 if none are
 	cached  int                    // of them, in the cache of the prefill worker
 	awaits  bool                   // counted in simWorker.awaiting
-	job     jobRef                 // of the present attempt; noJob before the first
+	job     jobRef                 // of the present attempt, or the admitted one; noJob before the first
+	made    disagg.AttemptRef      // of the last job
 	asking  jobRef                 // whose pull is being answered
 	tickAt  kv.Mono                // the next eventHandoffTick
 }
@@ -104,8 +105,8 @@ func (w *simWorker) startHandoff(c *cluster, at uint32) (remote bool) {
 	return h.end > 0
 }
 
-// decideSplit decides about a call. The worker knows the queue of the prefill workers, what they have to compute and
-// what their caches hold as it is now.
+// decideSplit decides about a call. The worker knows the queue of the prefill workers, what each of them has to compute
+// and what its cache holds, as it is now.
 func (w *simWorker) decideSplit(c *cluster, at uint32) disagg.Decision {
 	cl := &c.calls.all[at]
 	seq := paged.Sequence{Tokens: c.expandTokens(cl), Prompt: cl.prompt}
@@ -113,23 +114,31 @@ func (w *simWorker) decideSplit(c *cluster, at uint32) disagg.Decision {
 		Tokens: len(seq.Tokens), Cached: w.sched.CachedPrefix(seq), BlockSize: c.cfg.BlockSize,
 		LocalTokens: w.sched.Stats().PrefillTokens, LocalPrefills: max(w.heldCalls-1-w.decoding-w.awaiting, 0), Decoding: w.decoding,
 		QueuedJobs: len(c.jobQueue), RunningJobs: c.jobs.usedCount() - len(c.jobQueue), QueuedTokens: c.queuedTokens,
-		TransferFixedMs: float64(c.cfg.KVLatency) / float64(time.Millisecond), TransferTokenMs: c.cfg.kvTokenMs(),
 	}
 	for _, other := range w.inbox {
 		if o := &c.calls.all[other]; o.handoff == nil || o.handoff.end == 0 {
 			in.LocalTokens += o.prompt + o.generated
 		}
 	}
+	transfer := disagg.TransferTime{FixedMs: float64(c.cfg.KVLatency) / float64(time.Millisecond), TokenMs: c.cfg.kvTokenMs()}
+	among := &c.among
+	among.Workers, among.Transfer = among.Workers[:0], [...]disagg.TransferTime{transfer, transfer}
 	var likely *simWorker
 	for i := c.cfg.Workers; i < len(c.workers); i++ {
 		p := &c.workers[i]
 		if !p.registered {
 			continue
 		}
-		in.PrefillWorkers++
+		worker := disagg.Candidate{Worker: disagg.Incarnation{Worker: p.id, Epoch: p.registeredEpoch}}
 		if p.alive {
-			in.QueuedTokens += p.sched.Stats().PrefillTokens
+			worker.QueuedTokens, worker.Jobs, worker.Cached = p.sched.Stats().PrefillTokens, p.heldCalls, p.sched.CachedPrefix(seq)
+			in.QueuedTokens += worker.QueuedTokens
+			for _, waiting := range p.addressed {
+				worker.QueuedTokens += c.jobs.all[waiting].size
+				worker.Jobs++
+			}
 		}
+		among.Workers = append(among.Workers, worker)
 		if likely == nil || !likely.alive || p.alive && p.sched.Stats().PrefillTokens < likely.sched.Stats().PrefillTokens {
 			likely = p
 		}
@@ -142,7 +151,7 @@ func (w *simWorker) decideSplit(c *cluster, at uint32) disagg.Decision {
 	} else if likely.alive {
 		in.RemoteCached = likely.sched.CachedPrefix(seq)
 	}
-	return disagg.Decide(&c.cfg.Split, &in, c.ratesOf(w), c.ratesOf(likely))
+	return disagg.DecideAmong(&c.cfg.Split, &in, among, c.ratesOf(w), c.ratesOf(likely))
 }
 
 // ratesOf returns what is known of a worker's speed: decode workers and prefill workers are learned apart.
@@ -198,6 +207,7 @@ func (c *cluster) performHandoff(at uint32) (computable bool) {
 				c.withdrawJob(h.job)
 			}
 		case disagg.AdmitPull:
+			h.job = h.asking // which may have been addressed to its worker, and withdrawn
 			c.sendToJob(eventJobAdmitted, h.asking)
 		case disagg.RefusePull:
 			c.sendToJob(eventJobRefused, h.asking)

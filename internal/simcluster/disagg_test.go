@@ -272,3 +272,78 @@ func TestSplitConfigIsChecked(t *testing.T) {
 		}
 	}
 }
+
+// TestSharedPrefixesGoToTheirHolder: prompts which share a long prefix go to the prefill workers which hold it, so that
+// these compute less than when any worker takes any prompt.
+func TestSharedPrefixesGoToTheirHolder(t *testing.T) {
+	const groups, each, shared, own = 5, 12, 60, 4
+	var all []replay.Request
+	for i := range groups * each {
+		r := ownPrompt(i, time.Duration(i)*100*time.Millisecond, shared+own, 2)
+		for b := range shared { // of one of the groups
+			r.Blocks[b] = int64(1_000_000 + 1000*(i%groups) + b)
+		}
+		all = append(all, r)
+	}
+	c, j := runWhole(t, splitFleet(3, 3, disagg.AlwaysRemote, nil), all)
+	u := c.disaggUse()
+	for i := range j.samples {
+		if s := &j.samples[i]; s.Error != "" {
+			t.Fatalf("%+v", s)
+		}
+	}
+	// Each prefix is computed once, and the last block of a prompt by its decode worker.
+	if want := int64(16 * (groups*shared + len(all)*own)); u.PrefillComputed > want || u.Addressed < int64(len(all)/3) || u.Remote != int64(len(all)) {
+		t.Errorf("prefill workers computed %d tokens, want %d: %+v", u.PrefillComputed, want, u)
+	}
+	if n := c.jobs.usedCount() + c.decodeNotes.usedCount() + c.calls.usedCount() + c.queuedTokens; n != 0 {
+		t.Errorf("%d jobs, notes and calls are left", n)
+	}
+}
+
+// TestAddressedWorkerCrashes: prompts whose holder dies are computed by others, also the ones which wait for it: each is a
+// job of its own then.
+func TestAddressedWorkerCrashes(t *testing.T) {
+	var all []replay.Request
+	for i := range 13 { // the first one alone, so that one worker holds the prefix
+		r := ownPrompt(0, time.Duration(min(i, 1))*2*time.Second+time.Duration(i)*time.Millisecond, 200, 3)
+		r.Index = i
+		for b := 196; b < 200; b++ {
+			r.Blocks[b] = int64(1_000_000 + 1000*i + b)
+		}
+		all = append(all, r)
+	}
+	j := &journal{}
+	c, err := newCluster(splitFleet(4, 3, disagg.AlwaysRemote, func(c *Config) { c.Faults.MaxDowntime, c.PrefillConcurrency = time.Hour, 1 }), &requests{all: all}, j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addressed := func() *simWorker {
+		for i := range c.workers {
+			if w := &c.workers[i]; w.calledJobs > 0 && len(w.addressed) > 0 {
+				return w
+			}
+		}
+		return nil
+	}
+	crashed, lost := false, int64(0)
+	for !c.isFinished() {
+		if err := c.runEvent(); err != nil {
+			t.Fatal(err)
+		}
+		if w := addressed(); w != nil && !crashed {
+			crashed, lost = true, int64(w.calledJobs+len(w.addressed))
+			c.crashWorker(w.number)
+		}
+	}
+	checkAnswers(t, all, j)
+	u := c.disaggUse()
+	for i := range j.samples {
+		if s := &j.samples[i]; s.Error != "" || s.First > s.Sent+2*time.Second {
+			t.Errorf("%+v", s)
+		}
+	}
+	if !crashed || u.Jobs < u.Remote+lost {
+		t.Errorf("crashed %t with %d jobs: %+v", crashed, lost, u)
+	}
+}

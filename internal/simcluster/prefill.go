@@ -14,6 +14,7 @@ type prefillFleet struct {
 	// jobQueue are the jobs which wait for a prefill worker, and pulls the numbers of the workers which wait for a job:
 	// one for each job more that a worker can do, in the order in which they began to wait.
 	jobQueue, pulls []uint32
+	among           disagg.Candidates // scratch
 	// queuedTokens are those of jobs which are not scheduled at a prefill worker.
 	queuedTokens int
 
@@ -47,6 +48,9 @@ func (c *cluster) openPrefillFleet() (err error) {
 // jobRef names a job, which may be over.
 type jobRef struct{ at, generation uint32 }
 
+// noWorker is the number of no worker.
+const noWorker = ^uint32(0)
+
 // noJob is no job.
 var noJob = jobRef{at: ^uint32(0)}
 
@@ -60,6 +64,7 @@ type prefillJob struct {
 	offer            disagg.JobOffer
 	decode           uint32 // worker
 	tokens           []kv.Token
+	to               uint32  // the worker to which it is addressed; noWorker if it is to none
 	counted          bool    // in queuedTokens
 	size             int     // tokens
 	madeAt, queuedAt kv.Mono // queuedAt is when it came to the queue
@@ -83,7 +88,7 @@ func (c *cluster) lookUpJob(ref jobRef) *prefillJob {
 	return &c.jobs.all[ref.at]
 }
 
-// enqueueJob makes the job of an attempt, and sends it to the queue.
+// enqueueJob makes the job of an attempt, and sends it to the queue, or to the worker to which it is addressed.
 func (c *cluster) enqueueJob(call uint32, e *disagg.HandoffEffect) {
 	cl := &c.calls.all[call]
 	at := c.jobs.takeSlot()
@@ -91,10 +96,17 @@ func (c *cluster) enqueueJob(call uint32, e *disagg.HandoffEffect) {
 	*j = prefillJob{
 		generation: j.generation, call: call, callNumber: cl.generation, decode: cl.worker, tokens: j.tokens[:0], sequence: noCall,
 		offer: disagg.JobOffer{Ref: e.Ref, Start: e.Start, End: e.End, Budget: e.Budget},
-		size:  cl.prompt + cl.generated, madeAt: c.now, counted: true,
+		size:  cl.prompt + cl.generated, madeAt: c.now, counted: true, to: noWorker,
+	}
+	if e.Peer != (disagg.Incarnation{}) {
+		j.to = uint32(e.Peer.Worker.ID - 1)
+		c.split.Addressed++
 	}
 	c.queuedTokens += j.size
-	c.split.Jobs++
+	if e.Ref != cl.handoff.made { // else it was addressed, and is the others' now
+		c.split.Jobs++
+	}
+	cl.handoff.made = e.Ref
 	cl.handoff.job = jobRef{at, j.generation}
 	c.queue.push(c.now.Add(c.cfg.Delay), eventJobQueued, at, j.generation)
 }
@@ -110,7 +122,13 @@ func (c *cluster) countScheduledJob(ref jobRef) {
 // withdrawJob drops a job which no prefill worker has.
 func (c *cluster) withdrawJob(ref jobRef) {
 	if j := c.lookUpJob(ref); j != nil && j.machine == nil {
-		c.jobQueue = slices.DeleteFunc(c.jobQueue, func(other uint32) bool { return other == ref.at })
+		isRef := func(other uint32) bool { return other == ref.at }
+		if j.to == noWorker {
+			c.jobQueue = slices.DeleteFunc(c.jobQueue, isRef)
+		} else {
+			w := &c.workers[j.to]
+			w.addressed = slices.DeleteFunc(w.addressed, isRef)
+		}
 		c.freeJob(ref)
 	}
 }
@@ -135,9 +153,32 @@ func (c *cluster) addPulls(w *simWorker, n int) {
 	c.servePulls()
 }
 
-// dropPulls has a worker pull no jobs any more.
+// dropPulls has a worker pull no jobs any more. Those which are addressed to it, and which it has not begun, are refused.
 func (c *cluster) dropPulls(worker uint32) {
 	c.pulls = slices.DeleteFunc(c.pulls, func(other uint32) bool { return other == worker })
+	w := &c.workers[worker]
+	for _, at := range w.addressed {
+		c.refuseJob(jobRef{at, c.jobs.all[at].generation}, w)
+	}
+	w.addressed = w.addressed[:0]
+}
+
+// refuseJob ends a job at the worker to which it is addressed, which does not take it.
+func (c *cluster) refuseJob(ref jobRef, w *simWorker) {
+	j := &c.jobs.all[ref.at]
+	j.worker, j.workerEpoch = w.number, w.epoch
+	c.sendNote(ref, noteGaveUp, disagg.PrefillFailed, c.cfg.Delay)
+	c.freeJob(ref)
+}
+
+// serveAddressed begins jobs which are addressed to a worker, up to PrefillConcurrency beside the ones of the queue.
+func (c *cluster) serveAddressed(w *simWorker) {
+	for len(w.addressed) > 0 && w.calledJobs < c.cfg.PrefillConcurrency {
+		at := w.addressed[0]
+		w.addressed = slices.Delete(w.addressed, 0, 1)
+		w.calledJobs++
+		c.startJob(jobRef{at, c.jobs.all[at].generation}, w)
+	}
 }
 
 // servePulls gives jobs to the workers which wait for them.
@@ -202,8 +243,10 @@ func (c *cluster) performJob(ref jobRef, effects []disagg.HandoffEffect) {
 			goesBack = true
 		}
 	}
-	w := &c.workers[j.worker]
+	w, addressed := &c.workers[j.worker], j.to != noWorker
 	switch {
+	case goesBack && addressed:
+		c.refuseJob(ref, w)
 	case isOver, goesBack && j.deliveries >= maxDeliveries:
 		c.freeJob(ref)
 	case goesBack:
@@ -213,7 +256,12 @@ func (c *cluster) performJob(ref jobRef, effects []disagg.HandoffEffect) {
 		c.scheduleJobTick(ref)
 		return
 	}
-	if w.epoch == j.workerEpoch {
+	switch {
+	case w.epoch != j.workerEpoch:
+	case addressed:
+		w.calledJobs--
+		c.serveAddressed(w)
+	default:
 		c.addPulls(w, 1)
 	}
 }
@@ -262,6 +310,10 @@ func (c *cluster) handleJobEvent(kind eventKind, ref jobRef) {
 		return
 	case kind == eventJobQueued:
 		j.queuedAt = c.now
+		if j.to != noWorker {
+			c.acceptAddressed(ref, &c.workers[j.to])
+			return
+		}
 		c.jobQueue = append(c.jobQueue, ref.at)
 		c.servePulls()
 		return
@@ -285,6 +337,16 @@ func (c *cluster) handleJobEvent(kind eventKind, ref jobRef) {
 		effects = j.machine.Tick(c.now, nil)
 	}
 	c.performJob(ref, effects)
+}
+
+// acceptAddressed takes a job at the worker to which it is addressed, or refuses it.
+func (c *cluster) acceptAddressed(ref jobRef, w *simWorker) {
+	if !w.alive || w.draining {
+		c.refuseJob(ref, w)
+		return
+	}
+	w.addressed = append(w.addressed, ref.at)
+	c.serveAddressed(w)
 }
 
 // scheduleJobTick schedules the next deadline of a job.

@@ -61,6 +61,9 @@ type simWorker struct {
 	heldDone     []jobRef // scratch
 	attempts     uint32   // numbers of attempts which handoffs of the epoch have
 	wireFreeAt   kv.Mono  // of a prefill worker, whose transfers go one after the other
+	// addressed are the jobs which wait for this prefill worker alone, and calledJobs how many of these it does.
+	addressed  []uint32
+	calledJobs int
 
 	load   loadReport // the last one
 	loadAt kv.Mono
@@ -99,7 +102,7 @@ func (w *simWorker) startEpoch(c *cluster) error {
 		w.pastComputed += w.sched.Stats().ComputedTokens
 	}
 	w.sched, w.alive, w.draining, w.busy = sched, true, false, false
-	w.decoding, w.awaiting, w.attempts, w.imports = 0, 0, 0, w.imports[:0]
+	w.decoding, w.awaiting, w.attempts, w.imports, w.calledJobs = 0, 0, 0, w.imports[:0], 0
 	w.epoch++
 	w.heldCalls, w.inbox, w.aborts = 0, w.inbox[:0], w.aborts[:0]
 	if w.encoder.Rows != nil {

@@ -109,6 +109,73 @@ func TestPrefillInOneProcess(t *testing.T) {
 	}
 }
 
+// TestPrefillGoesToTheHolder: a prompt which a prefill worker has computed for one decode worker goes to the same prefill
+// worker when another decode worker gets it. A request can name the other one.
+func TestPrefillGoesToTheHolder(t *testing.T) {
+	t.Parallel()
+	s := start(t, "engine=sim", "workers=2", "prefill-workers=2", "disagg-policy=always", patient)
+	holders := []string{`worker="3"`, `worker="4"`}
+	sum := func(metric, side string, of ...string) (n int) {
+		for _, w := range of {
+			n += s.sum(metric, w, side)
+		}
+		return n
+	}
+	// computed waits until the prefill workers have counted what the decode workers have received.
+	computed := func() (n [2]int) {
+		const bytes = "penstock_prefill_bytes_total"
+		s.eventually("the prefill workers have counted their jobs", func() bool {
+			return sum(bytes, `side="sent"`, holders...) >= sum(bytes, `side="received"`, `worker="1"`, `worker="2"`)
+		})
+		for i, of := range holders {
+			n[i] = s.sum("penstock_worker_computed_prompt_tokens_total", of)
+		}
+		return n
+	}
+	ask := func(prompt, decode string, header ...string) {
+		t.Helper()
+		r := chat(prompt, 2)
+		r["model"], r["ignore_eos"] = "penstock-sim", true
+		if a := s.complete("/v1/chat/completions", r, append(header, "x-worker-instance-id", decode)...); a.status != http.StatusOK {
+			t.Fatalf("%d: %s", a.status, a.err)
+		}
+	}
+	cached := func() (blocks int) {
+		for _, w := range s.workers() {
+			if w.WorkerID >= 3 {
+				blocks += w.CachedBlocks
+			}
+		}
+		return blocks
+	}
+	for i := range 4 {
+		prompt := fmt.Sprintf("Story %d. ", i) + longPrompt(100+i)
+		before, held := computed(), cached()
+		ask(prompt, "1")
+		first := computed()
+		tokens := first[0] + first[1] - before[0] - before[1]
+		s.eventually("the router knows the blocks", func() bool { return cached()-held >= tokens/blockTokens })
+		ask(prompt, "2")
+		second := computed()
+		if again := second[0] + second[1] - first[0] - first[1]; tokens < 10*blockTokens || again > blockTokens {
+			t.Errorf("prompt %d: prefill workers computed %d tokens, and %d more when it came again", i, tokens, again)
+		}
+	}
+	// Its name wins over what it holds.
+	prompt := "Another story. " + longPrompt(200)
+	before := computed()
+	ask(prompt, "1", "x-prefill-instance-id", "3")
+	ask(prompt, "2", "x-prefill-instance-id", "4")
+	if after := computed(); min(after[0]-before[0], after[1]-before[1]) < 10*blockTokens {
+		t.Errorf("the prefill workers which requests named had computed %v tokens, and then %v", before, after)
+	}
+	local := s.sum("penstock_prefill_local_total", `reason="there_are_no_prefill_workers"`)
+	ask("One more story. "+longPrompt(300), "1", "x-prefill-instance-id", "77")
+	if n := s.sum("penstock_prefill_local_total", `reason="there_are_no_prefill_workers"`); n != local+1 {
+		t.Errorf("%d prompts were computed locally when a request named a prefill worker which there is not", n-local)
+	}
+}
+
 // TestPrefillProcesses: workers which are processes of their own exchange blocks, with NATS and its queue and without,
 // also of a prompt with a picture. Prefill workers leave and join: without one a decode worker computes prompts itself.
 func TestPrefillProcesses(t *testing.T) {

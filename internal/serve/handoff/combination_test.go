@@ -167,12 +167,12 @@ func newCombination(t *testing.T, transport xfer.Transport, decode, prefill int)
 	split := decideRemotely(t, func() int { return 1 })
 	cfg.change = func(d *DecodeWorkerConfig) {
 		// Time is real here. None of these is reached on a slow machine.
-		d.Handoff = disagg.HandoffConfig{MaxAttempts: 1, LocalWait: time.Hour, QueueWait: time.Hour, Silence: time.Hour, Budget: time.Hour}
-		d.Decide = func(asked disagg.SplitSettings, in disagg.SplitInputs) disagg.Decision {
+		d.Handoff = disagg.HandoffConfig{MaxAttempts: 1, LocalWait: time.Hour, QueueWait: time.Hour, AddressedWait: time.Hour, Silence: time.Hour, Budget: time.Hour}
+		d.Decide = func(asked disagg.SplitSettings, in disagg.SplitInputs, hint *engine.PrefillHint) disagg.Decision {
 			if c.local.Load() {
 				return disagg.Decision{Inputs: in}
 			}
-			return split(asked, in)
+			return split(asked, in, hint)
 		}
 	}
 	cfg.prefill = func(p *PrefillWorkerConfig) {

@@ -43,8 +43,8 @@ type DecodeWorkerConfig struct {
 	// LandingBytes bounds the memory for blocks which arrive, of all requests together; 0 means 256 MiB.
 	LandingBytes int64
 	// Decide decides about a request, which asks for settings. It gets Tokens, Cached, BlockSize, NoRoom, LocalTokens,
-	// LocalPrefills and Decoding, adds what else is known, and calls disagg.Decide.
-	Decide func(disagg.SplitSettings, disagg.SplitInputs) disagg.Decision
+	// LocalPrefills and Decoding, and the hint of the request, adds what else is known, and calls disagg.DecideAmong.
+	Decide func(disagg.SplitSettings, disagg.SplitInputs, *engine.PrefillHint) disagg.Decision
 	// ObserveLocal, if not nil, gets the time in which the engine computed so many tokens of a prompt, beside no prompt which
 	// came earlier. It must not wait.
 	ObserveLocal func(tokens int, took time.Duration)
@@ -80,8 +80,9 @@ type HandoffOutcome struct {
 	Start, End int
 	Bytes      int64
 	Took       time.Duration
-	// Of a prompt which a prefill worker computed: RemoteCached is how many of its first tokens that worker's cache had,
+	// Of a prompt which a prefill worker computed: By is that worker, RemoteCached is how many of its first tokens that worker's cache had,
 	// Prefill the time from its admission to its first block, and Transfer that of the blocks.
+	By                disagg.Incarnation
 	RemoteCached      int
 	Prefill, Transfer time.Duration
 }

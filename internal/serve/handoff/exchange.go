@@ -44,6 +44,8 @@ type exchange struct {
 	buffer   []byte // of transfers
 	reserved int64  // of the budget for buffer
 	endJob   context.CancelFunc
+	job      disagg.AttemptRef  // the last one which was given to a prefill worker, or to their queue
+	to       disagg.Incarnation // to which it is addressed; zero if it is to none
 	outcome  HandoffOutcome
 	queued   bool // counted in DecodeWorkerStats.Queued
 	claimed  kv.Mono
@@ -243,7 +245,7 @@ func (x *exchange) decide(cached int, err error) {
 	if err == nil {
 		start, end := in.MovedRange()
 		in.NoRoom = !x.adjustLanding(int64(end-start+landingSlack) * int64(x.d.layout.BlockBytes) / int64(in.BlockSize))
-		if decision = x.d.cfg.Decide(x.req.Split, in); !decision.Remote {
+		if decision = x.d.cfg.Decide(x.req.Split, in, &x.req.Prefill); !decision.Remote {
 			x.adjustLanding(0)
 		}
 		x.report.Store(newReport(&decision))
@@ -302,17 +304,24 @@ func (x *exchange) enqueueJob(helpers context.Context, e *disagg.HandoffEffect) 
 		Handle: x.handle[:], Tokens: x.tokens, Held: e.Start, Budget: int(max(e.Budget.Milliseconds(), 1)),
 		Into: engine.BlockHandoff{Worker: self.Worker, Epoch: self.Epoch, Start: e.Start, End: e.End, Layout: x.d.layout},
 	}
-	ref, failed := e.Ref, append([]disagg.Incarnation(nil), x.machine.Failed()...)
+	ref, to, failed := e.Ref, e.Peer, append([]disagg.Incarnation(nil), x.machine.Failed()...)
+	if ref != x.job {
+		x.outcome.Jobs++
+		x.d.updateStats(func(s *DecodeWorkerStats) { s.Jobs++ })
+	} else { // the worker to which it was addressed has had its time
+		failed = append(failed, x.to)
+	}
+	x.job, x.to = ref, to
 	var ctx context.Context
 	ctx, x.endJob = context.WithCancel(helpers)
-	x.outcome.Jobs++
-	x.d.updateStats(func(s *DecodeWorkerStats) { s.Jobs++ })
 	x.setQueued(true)
 	x.running.Go(func() {
-		by, err := x.d.jobs.PlaceJob(ctx, job, failed)
-		if ctx.Err() == nil {
-			x.post(func() { x.handlePlaced(ref, by, err) })
-		}
+		by, err := x.d.jobs.PlaceJob(ctx, job, to, failed)
+		x.post(func() {
+			if ctx.Err() == nil {
+				x.handlePlaced(ref, by, err)
+			}
+		})
 	})
 }
 
@@ -337,7 +346,7 @@ func (x *exchange) handlePlaced(ref disagg.AttemptRef, by disagg.Incarnation, er
 	case by == (disagg.Incarnation{}) && err == nil: // the queue has it
 	case by == (disagg.Incarnation{}):
 		x.d.cfg.Log.Debug("no prefill worker takes a job", "request", x.req.ID, "error", err)
-		x.queue = x.machine.HandleQueueFailed(ref, x.queue)
+		x.queue = x.machine.HandleQueueFailed(x.d.now(), ref, x.queue)
 	case x.machine.State() == disagg.Queued:
 		x.queue = x.machine.HandlePrefillFailed(x.d.now(), ref, by, disagg.PrefillFailed, x.queue)
 	}
@@ -401,7 +410,7 @@ func (x *exchange) admitPull(e *disagg.HandoffEffect) {
 	x.admitted, x.claimed = p, x.d.now()
 	x.setQueued(false)
 	prompt := *x.req
-	prompt.Leg, prompt.Hints, prompt.Split = engine.LegPrefill, nil, disagg.SplitSettings{}
+	prompt.Leg, prompt.Hints, prompt.Split, prompt.Prefill = engine.LegPrefill, nil, disagg.SplitSettings{}, engine.PrefillHint{}
 	prompt.Handoff = &engine.Handoff{Blocks: &engine.BlockHandoff{
 		Worker: x.d.cfg.Self.Worker, Epoch: e.Ref.Epoch, Start: t.start, End: t.end, Layout: p.layout, Descriptor: descriptor,
 	}}
@@ -481,7 +490,7 @@ func (x *exchange) importBlocks(ctx context.Context, t *landing, note []byte) er
 	case done.Ref() != t.ref || !done.Done:
 		return refusal(disagg.Stale)
 	}
-	x.outcome.RemoteCached = max(done.Cached, 0)
+	x.outcome.By, x.outcome.RemoteCached = done.Prefiller(), max(done.Cached, 0)
 	return x.imp.ImportBlocks(ctx, &t.data, x.outcome.RemoteCached)
 }
 

@@ -39,8 +39,20 @@ type Fleet struct {
 		of    *catalog.Snapshot // which peers are of
 		peers []PrefillPeer     // without load
 		loads map[kv.WorkerID]reportedLoad
+		// owners are the decode workers of the latest snapshot, and others which have left lately.
+		owners map[kv.WorkerID]decodeOwner
 	}
 }
+
+// decodeOwner is a decode worker.
+type decodeOwner struct {
+	metadata *disagg.Metadata
+	seen     time.Time // in discovery
+}
+
+// ownerMemory is how long a decode worker is known which has left discovery: it drains, and some of its requests may wait
+// for prefill workers still.
+const ownerMemory = time.Minute
 
 // reportedLoad is how many tokens of how many prompts a prefill worker has to compute, and when it said so.
 type reportedLoad struct {
@@ -54,7 +66,7 @@ const reportAge = 15 * time.Second
 // NewFleet returns a Fleet which follows the load reports of events.
 func NewFleet(cfg FleetConfig, events bus.Bus) *Fleet {
 	f := &Fleet{cfg: cfg, bus: events}
-	f.mu.loads = make(map[kv.WorkerID]reportedLoad)
+	f.mu.loads, f.mu.owners = make(map[kv.WorkerID]reportedLoad), make(map[kv.WorkerID]decodeOwner)
 	return f
 }
 
@@ -112,6 +124,7 @@ func (f *Fleet) peersLocked() []PrefillPeer {
 	if s == f.mu.of {
 		return f.mu.peers
 	}
+	f.noteOwnersLocked(s)
 	f.mu.of, f.mu.peers = s, nil
 	loads := f.mu.loads
 	f.mu.loads = make(map[kv.WorkerID]reportedLoad)
@@ -120,10 +133,13 @@ func (f *Fleet) peersLocked() []PrefillPeer {
 		return nil
 	}
 	for _, w := range m.PrefillWorkers {
-		if x := w.Card.Exchange; x == nil || disagg.CheckExchange(x, &f.cfg.Exchange) != nil {
+		x := w.Card.Exchange
+		if x == nil || disagg.CheckExchange(x, &f.cfg.Exchange) != nil {
 			continue
 		}
-		f.mu.peers = append(f.mu.peers, PrefillPeer{Incarnation: disagg.Incarnation{Worker: kv.Worker{ID: w.ID}, Epoch: w.Epoch}, Addr: w.Addr})
+		f.mu.peers = append(f.mu.peers, PrefillPeer{
+			Incarnation: disagg.Incarnation{Worker: kv.Worker{ID: w.ID}, Epoch: w.Epoch}, Addr: w.Addr, From: disagg.DistanceBetween(x, &f.cfg.Exchange),
+		})
 		if l, ok := loads[w.ID]; ok {
 			f.mu.loads[w.ID] = l
 		}
@@ -131,12 +147,37 @@ func (f *Fleet) peersLocked() []PrefillPeer {
 	return f.mu.peers
 }
 
-// FindOwner returns what a decode worker states in its registration; nil if it states nothing.
-func (f *Fleet) FindOwner(of kv.Worker) *disagg.Metadata {
-	if w := f.cfg.Current().Worker(of.ID); w != nil && w.Problem == "" {
-		return w.Card.Exchange
+// noteOwnersLocked takes over the decode workers of a snapshot, and forgets the ones which left long ago.
+func (f *Fleet) noteOwnersLocked(s *catalog.Snapshot) {
+	now := time.Now()
+	for id, o := range f.mu.owners {
+		if f.mu.of != nil && f.mu.of.Worker(id) != nil { // until now
+			o.seen = now
+			f.mu.owners[id] = o
+		}
+		if now.Sub(o.seen) >= ownerMemory {
+			delete(f.mu.owners, id)
+		}
 	}
-	return nil
+	for _, w := range s.Workers {
+		if w.Problem == "" && w.Card.Exchange != nil && w.Card.Role == engine.RoleDecode {
+			f.mu.owners[w.ID] = decodeOwner{w.Card.Exchange, now}
+		} else {
+			delete(f.mu.owners, w.ID)
+		}
+	}
+}
+
+// FindOwner returns what a decode worker states in its registration, or stated until lately; nil if it states nothing.
+func (f *Fleet) FindOwner(of kv.Worker) *disagg.Metadata {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.peersLocked()
+	o, known := f.mu.owners[of.ID]
+	if !known || f.mu.of.Worker(of.ID) == nil && time.Since(o.seen) >= ownerMemory {
+		return nil
+	}
+	return o.metadata
 }
 
 // HasDecodeWorkers reports whether a decode worker can take the blocks of this worker.

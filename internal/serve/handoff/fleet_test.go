@@ -103,6 +103,18 @@ func TestFleet(t *testing.T) {
 		if f.HasDecodeWorkers() {
 			t.Error("a decode worker is known which left")
 		}
+		// Its requests which wait are served as long as it drains.
+		if x := f.FindOwner(kv.Worker{ID: 1}); x == nil || x.Epoch != 101 {
+			t.Errorf("of a decode worker which drains is known %+v", x)
+		}
+		time.Sleep(ownerMemory) // virtual
+		if f.FindOwner(kv.Worker{ID: 1}) != nil {
+			t.Error("a decode worker is known which left long ago")
+		}
+		set(registered(t, 1, engine.RoleDecode, func(c *engine.Card) { c.Exchange.Epoch = 500 }))
+		if x := f.FindOwner(kv.Worker{ID: 1}); x == nil || x.Epoch != 500 {
+			t.Errorf("of a decode worker which came back is known %+v", x)
+		}
 	})
 }
 
@@ -131,28 +143,28 @@ func TestSplitter(t *testing.T) {
 	self := exchangeOf(newTokenCache(16, 64).layout, 0)
 	f := NewFleet(FleetConfig{Current: func() *catalog.Snapshot { return snapshot }, Model: "m", Exchange: self, Namespace: "n"}, bus.NewMemBus())
 	depth := 1
-	s, err := NewSplitter(disagg.SplitConfig{Policy: disagg.ByThreshold, MaxLocalPrefillLength: 1000, MaxPrefillQueueSize: 2}, f, 512, func() int { return depth })
+	s, err := NewSplitter(disagg.SplitConfig{Policy: disagg.ByThreshold, MaxLocalPrefillLength: 1000, MaxPrefillQueueSize: 2}, f.Peers, 512, func() int { return depth })
 	if err != nil {
 		t.Fatal(err)
 	}
 	in := disagg.SplitInputs{Tokens: 4000, BlockSize: 16}
-	if d := s.Decide(disagg.SplitSettings{}, in); !d.Remote || d.Inputs.PrefillWorkers != 2 || d.Inputs.QueuedJobs != 1 || d.Inputs.QueuedTokens != 0 {
+	if d := s.Decide(disagg.SplitSettings{}, in, &engine.PrefillHint{}); !d.Remote || d.Inputs.PrefillWorkers != 2 || d.Inputs.QueuedJobs != 1 || d.Inputs.QueuedTokens != 0 {
 		t.Errorf("%+v", d)
 	}
 	for range 50 {
 		s.ObserveHandoff(&HandoffOutcome{State: disagg.Decoding, End: 3984, Prefill: 10 * time.Millisecond, Transfer: time.Second})
 	}
-	if d := s.Decide(disagg.SplitSettings{}, in); d.RemoteCost.Transfer < 500 || d.Inputs.QueuedTokens < 300 {
+	if d := s.Decide(disagg.SplitSettings{}, in, &engine.PrefillHint{}); d.RemoteCost.Transfer < 500 || d.Inputs.QueuedTokens < 300 {
 		t.Errorf("nothing was learned: %+v", d)
 	}
 	f.recordLoad(&engine.LoadReport{WorkerID: 2, Epoch: 102, Load: engine.Load{PrefillTokens: 50, Running: 1, Waiting: 2}})
-	before := s.Decide(disagg.SplitSettings{}, in).Inputs.QueuedTokens
+	before := s.Decide(disagg.SplitSettings{}, in, &engine.PrefillHint{}).Inputs.QueuedTokens
 	f.recordLoad(&engine.LoadReport{WorkerID: 3, Epoch: 103, Load: engine.Load{PrefillTokens: 70, Running: 1}})
-	if d := s.Decide(disagg.SplitSettings{}, in); d.Inputs.RunningJobs != 4 || d.Inputs.QueuedTokens < before+70 {
+	if d := s.Decide(disagg.SplitSettings{}, in, &engine.PrefillHint{}); d.Inputs.RunningJobs != 4 || d.Inputs.QueuedTokens < before+70 {
 		t.Errorf("the load of prefill workers is not counted: %+v, before %d tokens", d.Inputs, before)
 	}
 	depth = 2
-	d := s.Decide(disagg.SplitSettings{}, in)
+	d := s.Decide(disagg.SplitSettings{}, in, &engine.PrefillHint{})
 	if label := (&HandoffOutcome{Reason: disagg.Decided, Decision: d}).Label(); d.Remote || label != "the_queue_is_full" {
 		t.Errorf("%+v, %s", d, label)
 	}

@@ -16,25 +16,29 @@ import (
 
 // JobPlacer gives jobs to prefill workers. Implementations are safe for concurrent use.
 type JobPlacer interface {
-	// PlaceJob gives a job to a prefill worker which is none of failed, or to a queue. It returns without a worker and with
-	// nil if a queue has the job, without a worker and with an error if none takes it, and otherwise the worker which
-	// had it and does not work on it any more. The end of ctx withdraws the job, if its worker has not claimed it.
-	PlaceJob(ctx context.Context, job *engine.PrefillRequest, failed []disagg.Incarnation) (by disagg.Incarnation, err error)
+	// PlaceJob gives a job to a prefill worker which is none of failed, or to a queue. If to is not zero it gives the job
+	// to that worker, or to none. It returns without a worker and with nil if a queue has the job, without a worker and
+	// with an error if none takes it, and otherwise the worker which had it and does not work on it any more. The end of
+	// ctx withdraws the job, if its worker has not claimed it.
+	PlaceJob(ctx context.Context, job *engine.PrefillRequest, to disagg.Incarnation, failed []disagg.Incarnation) (by disagg.Incarnation, err error)
 }
 
-// QueuePlacer gives jobs to a queue. A worker which pulls a job that was withdrawn is refused.
+// QueuePlacer gives jobs to a queue, except for jobs which are addressed to a worker. A worker which pulls a job that was withdrawn is refused.
 type QueuePlacer struct {
 	Queue bus.Queue
 	// MaxLifetime is that of the queue, and Wait bounds the wait for it.
 	MaxLifetime, Wait time.Duration
-	// Else takes the jobs which the queue does not take; nil takes none.
+	// Else takes the jobs which are addressed to a worker, and the ones which the queue does not take; nil takes none.
 	Else JobPlacer
 }
 
 var _ JobPlacer = (*QueuePlacer)(nil)
 
 // PlaceJob implements JobPlacer. A queue which does not answer may have the job as well: one worker is admitted.
-func (p *QueuePlacer) PlaceJob(ctx context.Context, job *engine.PrefillRequest, failed []disagg.Incarnation) (disagg.Incarnation, error) {
+func (p *QueuePlacer) PlaceJob(ctx context.Context, job *engine.PrefillRequest, to disagg.Incarnation, failed []disagg.Incarnation) (disagg.Incarnation, error) {
+	if to != (disagg.Incarnation{}) && p.Else != nil {
+		return p.Else.PlaceJob(ctx, job, to, failed)
+	}
 	put, cancel := context.WithTimeout(ctx, p.Wait)
 	defer cancel()
 	err := p.Queue.Put(put, bus.Job{
@@ -43,7 +47,7 @@ func (p *QueuePlacer) PlaceJob(ctx context.Context, job *engine.PrefillRequest, 
 	if err == nil || p.Else == nil || ctx.Err() != nil {
 		return disagg.Incarnation{}, err
 	}
-	return p.Else.PlaceJob(ctx, job, failed)
+	return p.Else.PlaceJob(ctx, job, to, failed)
 }
 
 // jobID is the id of a job in a queue.
@@ -57,10 +61,11 @@ type PrefillPeer struct {
 	Addr string
 	// Tokens are what it has to compute, and Jobs the prompts to which they belong, as far as is known.
 	Tokens, Jobs int
+	From         disagg.Distance
 }
 
-// CallPlacer gives each job to the least loaded prefill worker, by a call. Jobs are lost with it: the decode worker makes
-// another one.
+// CallPlacer gives each job by a call to the prefill worker to which it is addressed, or to the least loaded one. Jobs are
+// lost with it: the decode worker makes another one.
 type CallPlacer struct {
 	calls rpc.Plane
 	peers func() []PrefillPeer
@@ -79,29 +84,44 @@ func NewCallPlacer(calls rpc.Plane, peers func() []PrefillPeer) *CallPlacer {
 	return p
 }
 
+// Peers returns the prefill workers. Their Tokens are at least the tokens of the jobs which p has given them.
+func (p *CallPlacer) Peers() []PrefillPeer {
+	peers := slices.Clone(p.peers())
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range peers {
+		// What is placed may be in Tokens already, or not yet.
+		peers[i].Tokens = max(peers[i].Tokens, p.mu.placed[peers[i].Incarnation])
+	}
+	return peers
+}
+
 // PlaceJob implements JobPlacer. It returns when the worker is done with the job.
-func (p *CallPlacer) PlaceJob(ctx context.Context, job *engine.PrefillRequest, failed []disagg.Incarnation) (disagg.Incarnation, error) {
-	to, ok := p.choosePeer(failed, job.Tokens)
+func (p *CallPlacer) PlaceJob(ctx context.Context, job *engine.PrefillRequest, to disagg.Incarnation, failed []disagg.Incarnation) (disagg.Incarnation, error) {
+	peer, ok := p.choosePeer(to, failed, job.Tokens)
 	if !ok {
 		return disagg.Incarnation{}, fault.New(fault.Unavailable, "no prefill worker is left for the job")
 	}
-	defer p.addPlaced(to.Incarnation, -job.Tokens)
-	err := p.calls.Call(ctx, to.Addr, engine.MethodPrefill, engine.AppendPrefillRequest(nil, job), func([]byte) error { return nil })
-	return to.Incarnation, err
+	defer p.addPlaced(peer.Incarnation, -job.Tokens)
+	err := p.calls.Call(ctx, peer.Addr, engine.MethodPrefill, engine.AppendPrefillRequest(nil, job), func([]byte) error { return nil })
+	return peer.Incarnation, err
 }
 
-// choosePeer returns the worker with the fewest tokens to compute which is none of failed, and adds tokens to them.
-func (p *CallPlacer) choosePeer(failed []disagg.Incarnation, tokens int) (best PrefillPeer, ok bool) {
-	peers, least := p.peers(), 0
+// choosePeer returns the worker to, or, if that is zero, the one with the fewest tokens to compute which is none of failed,
+// and adds tokens to them. Of workers with as few it returns the nearest.
+func (p *CallPlacer) choosePeer(to disagg.Incarnation, failed []disagg.Incarnation, tokens int) (best PrefillPeer, ok bool) {
+	peers := p.Peers()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, peer := range peers {
-		if slices.Contains(failed, peer.Incarnation) {
-			continue
-		}
-		// What is placed may be in Tokens already, or not yet.
-		if load := max(peer.Tokens, p.mu.placed[peer.Incarnation]); !ok || load < least {
-			best, least, ok = peer, load, true
+		switch {
+		case to != disagg.Incarnation{}:
+			if peer.Incarnation == to {
+				best, ok = peer, true
+			}
+		case slices.Contains(failed, peer.Incarnation):
+		case !ok || peer.Tokens < best.Tokens || peer.Tokens == best.Tokens && peer.From > best.From:
+			best, ok = peer, true
 		}
 	}
 	if ok {

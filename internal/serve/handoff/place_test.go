@@ -39,7 +39,7 @@ func TestLeastLoaded(t *testing.T) {
 		results := make(chan placed, 3)
 		place := func(ctx context.Context, failed ...disagg.Incarnation) {
 			go func() {
-				by, err := p.PlaceJob(ctx, &engine.PrefillRequest{Attempt: 1, Tokens: 90}, failed)
+				by, err := p.PlaceJob(ctx, &engine.PrefillRequest{Attempt: 1, Tokens: 90}, disagg.Incarnation{}, failed)
 				results <- placed{by, err}
 			}()
 			synctest.Wait()
@@ -48,7 +48,7 @@ func TestLeastLoaded(t *testing.T) {
 		place(first)                       // b, which has 90 then
 		place(ctx)                         // c
 		place(ctx, workers[1].Incarnation) // c has 90: less than a
-		if _, err := p.PlaceJob(ctx, &engine.PrefillRequest{}, []disagg.Incarnation{workers[0].Incarnation, workers[1].Incarnation, workers[2].Incarnation}); fault.CodeOf(err) != fault.Unavailable {
+		if _, err := p.PlaceJob(ctx, &engine.PrefillRequest{}, disagg.Incarnation{}, []disagg.Incarnation{workers[0].Incarnation, workers[1].Incarnation, workers[2].Incarnation}); fault.CodeOf(err) != fault.Unavailable {
 			t.Errorf("no worker is left: %v", err)
 		}
 		for i, want := range []int{0, 90, 180} {

@@ -384,6 +384,7 @@ type rig struct {
 	eng      exchangeEngine
 	decoder  *DecodeWorker
 	prefills []*prefillNode
+	loads    [4]int // tokens which the prefill workers report
 	outcomes chan *HandoffOutcome
 	running  sync.WaitGroup
 }
@@ -411,7 +412,7 @@ type rigConfig struct {
 
 // testTimes are the limits of the machines in tests.
 var (
-	testHandoff = disagg.HandoffConfig{MaxAttempts: 3, LocalWait: 2 * time.Second, QueueWait: 5 * time.Second, Silence: 2 * time.Second, Budget: 20 * time.Second}
+	testHandoff = disagg.HandoffConfig{MaxAttempts: 3, LocalWait: 2 * time.Second, QueueWait: 5 * time.Second, AddressedWait: time.Second, Silence: 2 * time.Second, Budget: 20 * time.Second}
 	testJob     = disagg.JobConfig{ClaimWait: time.Second, Heartbeat: 500 * time.Millisecond, Budget: 20 * time.Second}
 )
 
@@ -425,13 +426,13 @@ func exchangeOf(l engine.KVLayout, epoch uint64) disagg.Metadata {
 }
 
 // decideRemotely decides for remote prefill whenever it is possible.
-func decideRemotely(t testing.TB, workers func() int) func(disagg.SplitSettings, disagg.SplitInputs) disagg.Decision {
+func decideRemotely(t testing.TB, workers func() int) func(disagg.SplitSettings, disagg.SplitInputs, *engine.PrefillHint) disagg.Decision {
 	l, err := rates.New(rates.Config{PrefillFixed: 10 * time.Millisecond, PrefillToken: 20 * time.Microsecond})
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := l.WorkerOf(kv.Worker{ID: 1})
-	return func(asked disagg.SplitSettings, in disagg.SplitInputs) disagg.Decision {
+	return func(_ disagg.SplitSettings, in disagg.SplitInputs, _ *engine.PrefillHint) disagg.Decision {
 		in.PrefillWorkers = workers()
 		cfg := asked.Apply(disagg.SplitConfig{Policy: disagg.AlwaysRemote})
 		return disagg.Decide(&cfg, &in, w, w)
@@ -528,8 +529,8 @@ func (r *rig) serve(ctx context.Context, plane rpc.Plane, addr string, h rpc.Han
 }
 
 func (r *rig) peers() (peers []PrefillPeer) {
-	for _, p := range r.prefills {
-		peers = append(peers, PrefillPeer{Incarnation: p.self, Addr: p.addr})
+	for i, p := range r.prefills {
+		peers = append(peers, PrefillPeer{Incarnation: p.self, Addr: p.addr, Tokens: r.loads[i]})
 	}
 	return peers
 }

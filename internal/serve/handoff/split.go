@@ -15,7 +15,7 @@ import (
 // is safe for concurrent use.
 type Splitter struct {
 	cfg   disagg.SplitConfig // of requests which ask for no other
-	fleet *Fleet
+	peers func() []PrefillPeer
 	// depth returns how many jobs wait for a prefill worker.
 	depth func() int
 	born  time.Time
@@ -24,11 +24,13 @@ type Splitter struct {
 		rates *disagg.SplitRates
 		// jobTokens is a decayed mean of the tokens of this worker's jobs, by which all in the queue are estimated.
 		jobTokens float64
+		among     disagg.Candidates // scratch
 	}
 }
 
-// NewSplitter returns a Splitter which has learned nothing. A token has tokenBytes in a block.
-func NewSplitter(cfg disagg.SplitConfig, fleet *Fleet, tokenBytes int, depth func() int) (*Splitter, error) {
+// NewSplitter returns a Splitter which has learned nothing. peers returns the prefill workers. A token has tokenBytes in
+// a block.
+func NewSplitter(cfg disagg.SplitConfig, peers func() []PrefillPeer, tokenBytes int, depth func() int) (*Splitter, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -36,7 +38,7 @@ func NewSplitter(cfg disagg.SplitConfig, fleet *Fleet, tokenBytes int, depth fun
 	if err != nil {
 		return nil, err
 	}
-	s := &Splitter{cfg: cfg, fleet: fleet, depth: depth, born: time.Now()}
+	s := &Splitter{cfg: cfg, peers: peers, depth: depth, born: time.Now()}
 	s.mu.rates = r
 	return s, nil
 }
@@ -44,23 +46,43 @@ func NewSplitter(cfg disagg.SplitConfig, fleet *Fleet, tokenBytes int, depth fun
 func (s *Splitter) now() kv.Mono { return kv.Mono(time.Since(s.born)) }
 
 // Decide is for DecodeWorkerConfig.Decide. What asked does not set is as this worker has it.
-func (s *Splitter) Decide(asked disagg.SplitSettings, in disagg.SplitInputs) disagg.Decision {
+func (s *Splitter) Decide(asked disagg.SplitSettings, in disagg.SplitInputs, hint *engine.PrefillHint) disagg.Decision {
 	cfg := asked.Apply(s.cfg)
-	for _, p := range s.fleet.Peers() {
-		in.PrefillWorkers++
-		in.QueuedTokens += p.Tokens
-		in.RunningJobs += p.Jobs
+	peers := s.peers()
+	if hint.Pin == 0 { // the job of a request which names its worker does not wait in the queue
+		in.QueuedJobs = s.depth()
 	}
-	in.QueuedJobs = s.depth()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	in.QueuedTokens += int(float64(in.QueuedJobs) * s.mu.jobTokens)
-	d := s.mu.rates.Decide(&cfg, &in)
+	in.QueuedTokens = int(float64(in.QueuedJobs) * s.mu.jobTokens)
+	among := &s.mu.among
+	among.Workers, among.Pinned = among.Workers[:0], hint.Pin != 0
+	for _, p := range peers {
+		if hint.Pin != 0 && p.Worker.ID != hint.Pin {
+			continue
+		}
+		in.QueuedTokens += p.Tokens
+		in.RunningJobs += p.Jobs
+		among.Workers = append(among.Workers, disagg.Candidate{
+			Worker: p.Incarnation, Cached: heldTokens(hint, p.Worker.ID), QueuedTokens: p.Tokens, Jobs: p.Jobs, From: p.From,
+		})
+	}
+	d := s.mu.rates.Decide(&cfg, &in, among)
 	if d.Remote {
 		_, end := in.MovedRange()
 		s.mu.jobTokens += (float64(end) - s.mu.jobTokens) / 8
 	}
 	return d
+}
+
+// heldTokens returns how many of the first tokens of a request a prefill worker holds.
+func heldTokens(hint *engine.PrefillHint, w kv.WorkerID) int {
+	for _, h := range hint.Holders {
+		if h.Worker == w {
+			return h.Tokens
+		}
+	}
+	return 0
 }
 
 // ObserveLocal is for DecodeWorkerConfig.ObserveLocal.
@@ -75,10 +97,16 @@ func (s *Splitter) ObserveHandoff(o *HandoffOutcome) {
 	if o.State != disagg.Decoding {
 		return
 	}
+	from := disagg.OtherHost
+	for _, p := range s.peers() {
+		if p.Incarnation == o.By {
+			from = p.From
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.rates.RecordRemote(s.now(), max(o.End-o.RemoteCached, 1), o.Prefill)
-	s.mu.rates.RecordTransfer(o.End-o.Start, o.Transfer)
+	s.mu.rates.RecordTransfer(from, o.End-o.Start, o.Transfer)
 }
 
 // maxReportMs bounds the costs in a report.

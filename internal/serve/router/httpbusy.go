@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"penstock/core/fault"
+	"penstock/core/route"
 )
 
 // busyThreshold is the path of the busy thresholds. It is not below the router API: operators of other
@@ -70,5 +71,11 @@ func (r *Router) changeBusyLocked(p *modelPool, body *busyBody) error {
 	if b != p.router.BusyThresholds() {
 		r.log.Info("busy thresholds changed", "model", p.model, "decode_blocks", b.DecodeBlocks, "prefill_tokens", b.PrefillTokens)
 	}
-	return p.router.SetBusyThresholds(b)
+	if err := p.router.SetBusyThresholds(b); err != nil {
+		return err
+	}
+	if legs := r.findPoolLocked(poolKey{p.model, route.PrefillWorkers}); legs != nil {
+		return legs.router.SetBusyThresholds(b)
+	}
+	return nil
 }

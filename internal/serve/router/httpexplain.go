@@ -105,6 +105,8 @@ type explainedCandidate struct {
 	// EmbeddingAffinity is for the EmbeddingTokens of media whose embeddings the worker holds.
 	EmbeddingAffinity float64 `json:"embedding_affinity,omitempty"`
 	EmbeddingTokens   int     `json:"embedding_tokens,omitempty"`
+	// TransferAffinity is for a prefill worker on the host of the worker.
+	TransferAffinity float64 `json:"transfer_affinity,omitempty"`
 
 	// Time has the terms of the cost in mode time, in ms.
 	Time *route.TimeCost `json:"time_ms,omitempty"`
@@ -197,6 +199,7 @@ func (r *Router) explainRequest(ctx context.Context, req *route.Request) (ac rou
 	defer r.scratch.Put(sc)
 	err = r.withQuery(sc, req, func(p *modelPool, q *route.Query) (err error) {
 		now := r.now()
+		r.describePrefillLocked(p, q)
 		check := p.router.CheckTargets(now, q)
 		if ac.refusal = check.Refusal(); ac.refusal == nil && p.mustWaitLocked(now, q, &check) {
 			ac.wouldWait = &explainedWait{p.queue.Len()}
@@ -269,7 +272,7 @@ func newExplainAnswer(ac *routerExplanation) explainAnswer {
 			OthersRequests: c.OthersRequests,
 			Affinity:       c.Affinity, LabelAffinity: c.LabelAffinity, ExpertAffinity: c.ExpertAffinity, ExpertShare: c.ExpertShare,
 			SessionAffinity: c.SessionAffinity, AdapterAffinity: c.AdapterAffinity,
-			EmbeddingAffinity: c.EmbeddingAffinity, EmbeddingTokens: c.HeldTokens,
+			EmbeddingAffinity: c.EmbeddingAffinity, EmbeddingTokens: c.HeldTokens, TransferAffinity: c.TransferAffinity,
 			TTFT: c.TTFT, ITL: c.ITL, Misses: c.Misses,
 			Cost: c.Cost, Near: c.Near, Probability: c.Probability,
 		})

@@ -17,13 +17,16 @@ import (
 // modelPool is one model: its workers of a role and what is active on them. The router's mu guards all fields
 // that are not marked constant.
 type modelPool struct {
-	poolKey            // constant
-	blockSize      int // constant
-	active         *activeseq.ReservationTable
-	router         *route.Router
-	queue          *queue.Queue // of *queuedRequest
-	encoders       []string     // of its workers which tell of their embeddings; replaced, never changed
-	expiredCounted uint64       // expired reservations of active that the metrics have counted
+	poolKey       // constant
+	blockSize int // constant
+	active    *activeseq.ReservationTable
+	router    *route.Router
+	queue     *queue.Queue // of *queuedRequest
+	encoders  []string     // of its workers which tell of their embeddings; replaced, never changed
+	// prefillPeers compute prompts for its workers. distancesDiffer says that they are on the host of some of these.
+	prefillPeers    []prefillPeer
+	distancesDiffer bool
+	expiredCounted  uint64 // expired reservations of active that the metrics have counted
 	// split is what was set at run time about where prompts are computed.
 	split disagg.SplitSettings
 	// retired says that this is not, or no longer, the pool of its model: a pool of another block size
@@ -98,8 +101,12 @@ func (r *Router) updatePoolLocked(old *modelPool, key poolKey, card *engine.Card
 	if size := cmp.Or(r.cfg.BlockSize, card.BlockSize); p == nil || p.blockSize != size && len(members) > 0 {
 		var err error
 		busy := r.cfg.Route.Busy
-		if old != nil {
-			busy = old.router.BusyThresholds()
+		like := old
+		if like == nil { // the prefill workers of a model have the thresholds of the others
+			like = r.findPoolLocked(poolKey{key.model, route.ServingWorkers})
+		}
+		if like != nil {
+			busy = like.router.BusyThresholds()
 		}
 		if p, err = r.newPool(key, size, busy); err != nil {
 			// The card and the configuration are valid: this is a defect.
@@ -124,6 +131,7 @@ func (r *Router) updatePoolLocked(old *modelPool, key poolKey, card *engine.Card
 func (r *Router) setTargetsLocked(p *modelPool, members []*member) {
 	now := r.now()
 	p.encoders = encodersOf(members)
+	p.prefillPeers, p.distancesDiffer = r.findPrefillPeersLocked(p.model, members)
 	targets := make([]route.Target, 0, len(members))
 	for _, m := range members {
 		state, since := r.memberStateLocked(now, m)

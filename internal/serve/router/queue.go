@@ -34,6 +34,7 @@ type queuedRequest struct {
 // does not overtake queued ones for the same workers.
 func (r *Router) placeLocked(p *modelPool, q *route.Query, req *route.Request) (route.Decision, *queuedRequest, error) {
 	now := r.now()
+	holders := r.describePrefillLocked(p, q)
 	check := route.TargetCheck{}
 	if !q.Moving {
 		check = p.router.CheckTargets(now, q)
@@ -41,14 +42,17 @@ func (r *Router) placeLocked(p *modelPool, q *route.Query, req *route.Request) (
 	if err := check.Refusal(); err != nil {
 		return route.Decision{}, nil, err
 	}
-	if q.Moving {
+	pick := func() (route.Decision, *queuedRequest, error) {
 		d, err := p.pickLocked(now, q, req)
+		r.addPrefillLocked(&d, holders)
 		return d, nil, err
+	}
+	if q.Moving {
+		return pick()
 	}
 	hold := p.router.HoldUntil(now, now, q).Sub(now)
 	if hold <= 0 && !p.mustWaitLocked(now, q, &check) {
-		d, err := p.pickLocked(now, q, req)
-		return d, nil, err
+		return pick()
 	}
 	w := &queuedRequest{query: *q, hold: hold, client: req.Client, namespace: req.Salt.Namespace, usesOverlaps: r.needsOverlapsLocked(p, &q.Override), since: time.Now(), done: make(chan struct{})}
 	w.query.Chain = slices.Clone(q.Chain)
@@ -56,13 +60,12 @@ func (r *Router) placeLocked(p *modelPool, q *route.Query, req *route.Request) (
 		Priority: req.Priority, Lane: p.router.QueueLane(q), Client: req.Client, LatestStart: check.LatestStart, Missed: check.Late, Tokens: q.PromptTokens, Cached: typicalOverlap(q.Overlaps) * p.blockSize,
 	}, w)
 	if err != nil && hold > 0 && !check.ShouldWait() && !p.router.ShouldQueue(now, q) { // it was only held
-		d, err := p.pickLocked(now, q, req)
-		return d, nil, err
+		return pick()
 	}
 	if err != nil {
 		return route.Decision{}, nil, err
 	}
-	w.query.Overlaps, w.query.Held = nil, nil // looked up again before it is placed
+	w.query.Overlaps, w.query.Held, w.query.Near = nil, nil, nil // looked up again before it is placed
 	w.entry = entry
 	r.admitLocked(p) // it may be the first queued request that can be placed
 	return route.Decision{}, w, nil
@@ -165,7 +168,9 @@ func (r *Router) tryPlaceLocked(now kv.Mono, p *modelPool, e *queue.Entry) (work
 		w.query.Overlaps = r.lookUpPrefix(&r.mu.lookup, w.query.Chain, &moe, asks)
 		w.query.Held = r.lookUpMedia(&r.mu.held, p.encoders, w.namespace, w.query.Media)
 	}
+	holders := r.describePrefillLocked(p, &w.query)
 	done = p.placeQueuedLocked(now, e, w)
+	r.addPrefillLocked(&w.decision, holders)
 	w.query.Overlaps, w.query.Held = nil, nil // the memory is shared
 	if done {
 		close(w.done)

@@ -23,7 +23,8 @@ type fakeExchange struct {
 	mu       sync.Mutex
 	calls    []string
 	jobs     sync.WaitGroup
-	hold     chan struct{} // ends jobs
+	hold     chan struct{} // ends jobs, and requests if they wait
+	waits    bool
 	drained  chan struct{}
 }
 
@@ -35,6 +36,9 @@ func (f *fakeExchange) note(what string) {
 
 func (f *fakeExchange) Serve(ctx context.Context, req *engine.Request, sink func(*engine.Delta) error) (int, error) {
 	f.note("serve")
+	if f.waits { // for a prefill worker
+		<-f.hold
+	}
 	return f.received, f.of.Generate(ctx, req, sink)
 }
 
@@ -131,6 +135,38 @@ func TestDecodeExchange(t *testing.T) {
 			if got := r.metric(series); got != want {
 				t.Errorf("%s is %q, want %s", series, got, want)
 			}
+		}
+	})
+}
+
+// TestDecodeDrain: a decode worker which drains answers prefill workers until its requests have ended.
+func TestDecodeDrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, servetest.Config{})
+		f := &fakeExchange{waits: true}
+		r.startExchange(engine.RoleDecode, f, &worker.Exchange{Decoder: f})
+		addr, ended := r.addr(), make(chan error, 1)
+		go func() {
+			_, err := r.generate(t.Context(), addr, request(40))
+			ended <- err
+		}()
+		synctest.Wait()
+		r.cancel()
+		time.Sleep(time.Second) // virtual
+		if n := len(r.registry.Instances()); n != 0 {
+			t.Error("it is registered while it drains")
+		}
+		for _, method := range []string{engine.MethodPull, engine.MethodProgress} {
+			if err := r.rpc.Call(t.Context(), addr, method, []byte("a"), func([]byte) error { return nil }); err != nil {
+				t.Errorf("%s while it drains: %v", method, err)
+			}
+		}
+		if _, err := r.generate(t.Context(), addr, request(4)); fault.CodeOf(err) != fault.Draining {
+			t.Errorf("a new request: %v", err)
+		}
+		close(f.hold)
+		if err := errors.Join(<-ended, <-r.ended); err != nil {
+			t.Error(err)
 		}
 	})
 }
