@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -12,6 +14,7 @@ import (
 
 	"penstock/core/disagg"
 	"penstock/core/fault"
+	"penstock/core/kv"
 	"penstock/internal/engine"
 	"penstock/internal/plane/bus"
 	"penstock/internal/plane/bus/bustest"
@@ -326,6 +329,55 @@ func TestTwoPullOneJob(t *testing.T) {
 		if s := r.decoder.Stats(); s.Pulls != 20 || s.RefusedPulls < 5 || s.Remote != 20 {
 			t.Errorf("%+v", s)
 		}
+	})
+}
+
+// TestUnknownDecodeWorker: a job whose decode worker the prefill worker does not know yet comes again when its lease
+// passes: its attempts last until discovery has caught up. The log says so, once.
+func TestUnknownDecodeWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start, log := time.Now(), new(strings.Builder)
+		r := newRig(t, rigConfig{blocks: []int{16, 64}, queue: newQueue(t), prefill: func(c *PrefillWorkerConfig) {
+			c.Log = slog.New(slog.NewTextHandler(log, nil))
+			find := c.FindOwner
+			c.FindOwner = func(w kv.Worker) *disagg.Metadata {
+				if time.Since(start) < 3*time.Second { // virtual
+					return nil
+				}
+				return find(w)
+			}
+		}})
+		req := newRequest(1, 400, 5)
+		if o := r.expect(req, r.start(r.ctx, req)); !isRemote(o) || o.Jobs != 1 {
+			t.Errorf("%+v", o)
+		}
+		r.expectIdle()
+		if s := r.prefills[0].Stats(); s.Jobs != 3 || s.Failed != 2 {
+			t.Errorf("%+v", s)
+		}
+		if strings.Count(log.String(), "level=WARN") != 1 || !strings.Contains(log.String(), `reason="unknown decode worker"`) {
+			t.Errorf("the log is\n%s", log)
+		}
+	})
+}
+
+// TestStopReturnsJob: a worker which stops before it has the prompt gives its job back at once.
+func TestStopReturnsJob(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, rigConfig{blocks: []int{16, 64, 64}, queue: newQueue(t)})
+		first, resume, stopped := r.prefills[0], r.prefills[1].standBy(), make(chan struct{})
+		first.calls.blockCalls(engine.MethodPull)
+		first.calls.blockCalls(engine.MethodProgress)
+		first.calls.beforeCall(engine.MethodPull, func() {
+			go func() { first.stop(); close(stopped) }()
+			resume()
+		})
+		req := newRequest(1, 400, 5)
+		if o := r.expect(req, r.start(r.ctx, req)); !isRemote(o) || o.Jobs != 1 || o.Took > time.Second {
+			t.Errorf("%+v", o)
+		}
+		<-stopped
+		r.expectIdle()
 	})
 }
 

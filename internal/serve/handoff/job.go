@@ -2,6 +2,7 @@ package handoff
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -61,7 +62,7 @@ func (p *PrefillWorker) doJob(ctx context.Context, stop <-chan struct{}, req *en
 		case <-timer.C:
 			j.queue = j.machine.Tick(p.now(), j.queue)
 		case <-stop:
-			j.queue = j.machine.HandleFailed(j.queue)
+			j.queue = j.machine.HandleStop(j.queue)
 		}
 	}
 }
@@ -116,6 +117,10 @@ func (j *job) perform(ctx context.Context) {
 			j.running.Go(func() { j.p.within(ctx, j.source.acknowledge) })
 		case disagg.ReturnJob:
 			j.gaveUp = true
+			if e.Reason != disagg.Stopped {
+				j.p.throttle.Log(ctx, slog.LevelWarn, "a job is left to another prefill worker",
+					"request", j.req.ID, "decode_worker", uint64(j.req.Decode.ID), "reason", e.Reason.String())
+			}
 			j.running.Go(func() {
 				j.p.within(ctx, func(ctx context.Context) error { return j.source.giveBack(ctx, e.Reason) })
 			})

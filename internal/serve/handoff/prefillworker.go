@@ -13,6 +13,7 @@ import (
 	"penstock/core/kv"
 	"penstock/internal/backoff"
 	"penstock/internal/engine"
+	"penstock/internal/obs"
 	"penstock/internal/plane/bus"
 	"penstock/internal/plane/rpc"
 	"penstock/internal/plane/xfer"
@@ -42,6 +43,9 @@ const (
 	DefaultConcurrency = 2
 	DefaultWaiting     = 64
 )
+
+// warnInterval is how often a warning about jobs is repeated at most.
+const warnInterval = 10 * time.Second
 
 // Validate reports all problems of c.
 func (c *PrefillWorkerConfig) Validate() error {
@@ -79,7 +83,9 @@ type PrefillWorker struct {
 	leave  sync.Once
 	left   chan struct{}  // closed by Drain
 	called sync.WaitGroup // calls which Run waits for
-	mu     struct {
+	// throttle logs what may be true of every job.
+	throttle *obs.Throttle
+	mu       struct {
 		sync.Mutex
 		isOver bool // Run has ended, or is about to
 		stats  PrefillWorkerStats
@@ -96,6 +102,7 @@ func NewPrefillWorker(cfg PrefillWorkerConfig, eng engine.BlockProvider, calls r
 	return &PrefillWorker{
 		cfg: cfg, eng: eng, calls: calls, bulk: bulk, layout: eng.BlockLayout(), born: time.Now(),
 		slots: make(chan struct{}, cfg.Concurrency), ended: make(chan struct{}), left: make(chan struct{}),
+		throttle: obs.NewThrottle(cfg.Log, warnInterval),
 	}, nil
 }
 
@@ -138,6 +145,7 @@ func (p *PrefillWorker) Run(ctx context.Context, q bus.Queue) error {
 	p.mu.Unlock()
 	close(p.ended)
 	p.called.Wait()
+	p.throttle.Flush(context.WithoutCancel(ctx))
 	return nil
 }
 
@@ -290,7 +298,7 @@ func errLeft() error { return fault.New(fault.Draining, "this prefill worker tak
 type jobSource interface {
 	// extend says that the work goes on.
 	extend(context.Context) error
-	// acknowledge ends the job, and giveBack leaves it to another worker.
+	// acknowledge ends the job, and giveBack leaves it to another worker, for a reason.
 	acknowledge(context.Context) error
 	giveBack(context.Context, disagg.HandoffReason) error
 }
@@ -303,7 +311,13 @@ type queuedJob struct {
 
 func (j *queuedJob) extend(ctx context.Context) error      { return j.queue.Extend(ctx, j.delivery) }
 func (j *queuedJob) acknowledge(ctx context.Context) error { return j.queue.Ack(ctx, j.delivery) }
-func (j *queuedJob) giveBack(ctx context.Context, _ disagg.HandoffReason) error {
+
+// giveBack returns the job if this worker stops. Otherwise the job comes again when its lease passes: the queue delivers
+// a returned one at once, which would spend all its attempts on the same worker in the same moment.
+func (j *queuedJob) giveBack(ctx context.Context, why disagg.HandoffReason) error {
+	if why != disagg.Stopped {
+		return nil
+	}
 	return j.queue.Release(ctx, j.delivery)
 }
 
