@@ -104,7 +104,7 @@ func (x *blockExchange) prepare(ctx context.Context) error {
 	if p.planes.Queues == nil {
 		return nil
 	}
-	q, err := p.planes.Queues.OpenQueue(handoff.QueueConfig(p.cfg.Fleet.Namespace, p.cfg.Fleet.Component, x.card.Name))
+	q, err := p.planes.Queues.OpenQueue(handoff.QueueConfig(p.cfg.Fleet.Namespace, p.cfg.Fleet.Component, x.card.Name, &x.metadata))
 	if err == nil {
 		x.queue = bus.NewWatchedQueue(q, depthInterval)
 	}

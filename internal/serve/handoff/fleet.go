@@ -158,8 +158,9 @@ func QueuePrefix(namespace, component string) string {
 // NamedQueue returns the queue of prefill workers with a name.
 func NamedQueue(name string) bus.QueueConfig { return bus.QueueConfig{Name: name} }
 
-// QueueConfig returns the queue of the prefill workers of a model.
-func QueueConfig(namespace, component, model string) bus.QueueConfig {
+// QueueConfig returns the queue of the prefill workers of a model whose blocks are as m says: a worker with other
+// numerics, elements or layout could do none of its jobs, and has a queue of its own. docs/format/queue.md has the name.
+func QueueConfig(namespace, component, model string, m *disagg.Metadata) bus.QueueConfig {
 	// Names of models have any characters, and those of queues few.
 	const readable = 32
 	name := strings.Map(func(r rune) rune {
@@ -168,6 +169,6 @@ func QueueConfig(namespace, component, model string) bus.QueueConfig {
 		}
 		return '_'
 	}, model)
-	sum := sha256.Sum256([]byte(model))
+	sum := sha256.Sum256([]byte(strings.Join([]string{model, m.Numerics, m.Type, m.Layout}, "\x00")))
 	return NamedQueue(QueuePrefix(namespace, component) + name[:min(len(name), readable)] + "-" + hex.EncodeToString(sum[:6]))
 }
