@@ -188,6 +188,9 @@ func (d *DecodeWorker) Serve(ctx context.Context, req *engine.Request, sink func
 	}
 	defer x.follow.end()
 	defer x.wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer x.abandon()
 	serve := x.run(ctx, func(delta *engine.Delta) error {
 		x.follow.observeDelta(delta)
 		return sink(delta)
@@ -275,7 +278,16 @@ func (d *DecodeWorker) ServePull(ctx context.Context, body []byte, send func([]b
 		d.updateStats(func(s *DecodeWorkerStats) { s.RefusedPulls++ })
 		return refusal(disagg.Stale)
 	}
-	a := <-p.answer
+	var a pullAnswer
+	select {
+	case a = <-p.answer:
+	case <-x.closed:
+		select {
+		case a = <-p.answer: // it was given before
+		default:
+			a.err = refusal(disagg.Stale)
+		}
+	}
 	if a.err != nil {
 		d.updateStats(func(s *DecodeWorkerStats) { s.RefusedPulls++ })
 		return a.err
@@ -321,8 +333,18 @@ func (d *DecodeWorker) ServeProgress(body []byte) error {
 	if x == nil {
 		return refusal(disagg.Stale)
 	}
-	wanted := make(chan bool, 1)
-	if !x.post(func() { wanted <- x.handleProgress(&p) }) || !<-wanted {
+	wanted, isWanted := make(chan bool, 1), false
+	if x.post(func() { wanted <- x.handleProgress(&p) }) {
+		select {
+		case isWanted = <-wanted:
+		case <-x.closed:
+			select {
+			case isWanted = <-wanted: // it was handled before
+			default:
+			}
+		}
+	}
+	if !isWanted {
 		return refusal(disagg.Stale)
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"penstock/core/disagg"
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/internal/bounded"
 	"penstock/internal/engine"
 	"penstock/internal/plane/xfer"
 )
@@ -98,6 +99,35 @@ func (x *exchange) post(f func()) bool {
 	case <-x.closed:
 		return false
 	}
+}
+
+// guard calls f for the request, and converts a panic in it to an error of code Internal. Without it a bug of the engine
+// which fails one request would end the process.
+func (x *exchange) guard(f func() error) error {
+	panicked := true
+	err := bounded.RecoverPanic(func() error {
+		err := f()
+		panicked = false
+		return err
+	})
+	if !panicked {
+		return err
+	}
+	x.d.cfg.Log.Error("a handoff panicked", "request", x.req.ID, "error", err)
+	return fault.New(fault.Internal, "worker %d failed on this request", x.d.cfg.Self.Worker.ID)
+}
+
+// abandon ends what the handoff has in progress if its owner panicked: other goroutines wait for it.
+func (x *exchange) abandon() {
+	select {
+	case <-x.closed:
+		return
+	default:
+	}
+	x.closeTransfer()
+	x.endPull(refusal(disagg.PrefillFailed))
+	x.machine.CancelHandoff(nil) // what it has in progress has ended
+	x.close()
 }
 
 // wait waits for the goroutines of the exchange.
@@ -219,7 +249,11 @@ func (x *exchange) perform(ctx, helpers context.Context, sink func(*engine.Delta
 // lookUp asks the engine how much of the request it holds.
 func (x *exchange) lookUp(ctx context.Context) {
 	x.running.Go(func() {
-		cached, err := x.d.eng.CountCached(ctx, x.req)
+		var cached int
+		err := x.guard(func() (err error) {
+			cached, err = x.d.eng.CountCached(ctx, x.req)
+			return err
+		})
 		x.post(func() { x.decide(cached, err) })
 	})
 }
@@ -262,7 +296,7 @@ func (x *exchange) reserveBlocks(ctx context.Context, sink func(*engine.Delta) e
 		return
 	}
 	x.imp = imp
-	x.running.Go(func() { x.generated <- imp.Generate(ctx, sink) })
+	x.running.Go(func() { x.generated <- x.guard(func() error { return imp.Generate(ctx, sink) }) })
 }
 
 // enqueueJob gives the job of an attempt to a prefill worker, or to their queue.
@@ -283,7 +317,11 @@ func (x *exchange) enqueueJob(helpers context.Context, e *disagg.HandoffEffect) 
 	x.d.updateStats(func(s *DecodeWorkerStats) { s.Jobs++ })
 	x.setQueued(true)
 	x.running.Go(func() {
-		by, err := x.d.jobs.PlaceJob(ctx, job, failed)
+		var by disagg.Incarnation
+		err := x.guard(func() (err error) {
+			by, err = x.d.jobs.PlaceJob(ctx, job, failed)
+			return err
+		})
 		if ctx.Err() == nil {
 			x.post(func() { x.handlePlaced(ref, by, err) })
 		}
@@ -354,7 +392,11 @@ func (x *exchange) openTransfer(ctx context.Context, e *disagg.HandoffEffect) {
 	opened := &landing{t, e.Ref, e.Start, e.End, engine.BlockData{Layout: layout, First: first, Bytes: x.buffer[:size]}}
 	x.transfer = opened
 	x.running.Go(func() {
-		receipt, err := t.Wait(ctx)
+		var receipt xfer.Receipt
+		err := x.guard(func() (err error) {
+			receipt, err = t.Wait(ctx)
+			return err
+		})
 		x.post(func() { x.finishTransfer(ctx, opened, receipt, err) })
 	})
 }

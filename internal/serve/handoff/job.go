@@ -9,6 +9,7 @@ import (
 
 	"penstock/core/disagg"
 	"penstock/core/fault"
+	"penstock/internal/bounded"
 	"penstock/internal/engine"
 	"penstock/internal/plane/rpc"
 	"penstock/internal/plane/xfer"
@@ -97,6 +98,16 @@ func (j *job) post(f func()) {
 	}
 }
 
+// start runs f in the background. A panic in it fails the job.
+func (j *job) start(f func()) {
+	j.running.Go(func() {
+		if err := bounded.RecoverPanic(func() error { f(); return nil }); err != nil {
+			j.p.cfg.Log.Error("a job of a prefill worker panicked", "request", j.req.ID, "error", err)
+			j.post(func() { j.queue = j.machine.HandleFailed(j.queue) })
+		}
+	})
+}
+
 // perform performs the effects of the machine.
 func (j *job) perform(ctx context.Context) {
 	for len(j.queue) > 0 {
@@ -104,9 +115,9 @@ func (j *job) perform(ctx context.Context) {
 		j.queue = j.queue[1:]
 		switch e.Kind {
 		case disagg.FetchPrompt:
-			j.running.Go(func() { j.pullPrompt(ctx) })
+			j.start(func() { j.pullPrompt(ctx) })
 		case disagg.RunPrefill:
-			j.running.Go(func() { j.computePrompt(ctx, j.prompt) })
+			j.start(func() { j.computePrompt(ctx, j.prompt) })
 		case disagg.WriteBlocks:
 			close(j.write)
 		case disagg.KeepAlive:
@@ -114,14 +125,14 @@ func (j *job) perform(ctx context.Context) {
 		case disagg.TellDecode:
 			j.tellDecode(ctx, e.Reason)
 		case disagg.AckJob:
-			j.running.Go(func() { j.p.within(ctx, j.source.acknowledge) })
+			j.start(func() { j.p.within(ctx, j.source.acknowledge) })
 		case disagg.ReturnJob:
 			j.gaveUp = true
 			if e.Reason != disagg.Stopped {
 				j.p.throttle.Log(ctx, slog.LevelWarn, "a job is left to another prefill worker",
 					"request", j.req.ID, "decode_worker", uint64(j.req.Decode.ID), "reason", e.Reason.String())
 			}
-			j.running.Go(func() {
+			j.start(func() {
 				j.p.within(ctx, func(ctx context.Context) error { return j.source.giveBack(ctx, e.Reason) })
 			})
 		case disagg.ReleasePrompt: // the job is over: doJob ends what runs
@@ -276,7 +287,7 @@ func (j *job) keepAlive(ctx context.Context) {
 		return
 	}
 	j.beating = true
-	j.running.Go(func() {
+	j.start(func() {
 		beat, cancel := context.WithTimeout(ctx, j.p.cfg.Job.ClaimWait)
 		defer cancel()
 		if err := j.source.extend(beat); err != nil { // another worker may get the job: it will be refused
@@ -298,7 +309,7 @@ func (j *job) tellDecode(ctx context.Context, why disagg.HandoffReason) {
 	if why == disagg.Incompatible {
 		gaveUp = engine.GaveUpIncompatible
 	}
-	j.running.Go(func() {
+	j.start(func() {
 		j.p.within(ctx, func(ctx context.Context) error { return j.report(ctx, gaveUp) })
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/internal/backoff"
+	"penstock/internal/bounded"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
 	"penstock/internal/plane/bus"
@@ -193,7 +194,9 @@ func (p *PrefillWorker) doQueue(ctx, pulling context.Context, q bus.Queue) {
 			p.within(ctx, func(ctx context.Context) error { return q.Release(ctx, d) })
 			return
 		}
-		p.doDelivery(ctx, q, d)
+		if err := bounded.RecoverPanic(func() error { p.doDelivery(ctx, q, d); return nil }); err != nil {
+			p.cfg.Log.ErrorContext(ctx, "a job of a queue panicked", "error", err)
+		}
 	}
 }
 
