@@ -498,6 +498,27 @@ func TestLongPrefill(t *testing.T) {
 	})
 }
 
+// hangingQueue does not answer Extend.
+type hangingQueue struct{ bus.Queue }
+
+func (hangingQueue) Extend(ctx context.Context, _ bus.Delivery) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestQueueHangs: a queue which does not answer does not end a long prefill, which its decode worker hears of.
+func TestQueueHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, rigConfig{blocks: []int{16, 64}, queue: hangingQueue{newQueue(t)}})
+		r.prefills[0].cache.beforeBatch(func() { time.Sleep(time.Second) }) // virtual
+		req := newRequest(1, large, 5)
+		if o := r.expect(req, r.start(r.ctx, req)); !isRemote(o) || o.Jobs != 1 || o.Took < 10*time.Second {
+			t.Errorf("%+v", o)
+		}
+		r.expectIdle()
+	})
+}
+
 // TestWrongNote: blocks whose note names another attempt, or none, are not used.
 func TestWrongNote(t *testing.T) {
 	for name, change := range map[string]func(*engine.Prefilled){

@@ -29,9 +29,10 @@ type job struct {
 	machine *disagg.PrefillJob
 	queue   []disagg.HandoffEffect // to be performed
 	prompt  *engine.Request
-	beating bool // a heartbeat is under way
 	gaveUp  bool
 	written bool
+	// extending and reporting say that a heartbeat to the source and to the decode worker is under way.
+	extending, reporting bool
 
 	cached atomic.Int64 // tokens of the prompt
 }
@@ -281,25 +282,33 @@ func (j *job) writePieces(ctx context.Context, d xfer.Descriptor, note []byte, h
 	return w.Commit(note)
 }
 
-// keepAlive tells the source and the decode worker that the work goes on, unless it is still telling them.
+// keepAlive tells the source and the decode worker that the work goes on, each unless it is still telling that one:
+// neither waits for the other.
 func (j *job) keepAlive(ctx context.Context) {
-	if j.beating {
-		return
-	}
-	j.beating = true
-	j.start(func() {
-		beat, cancel := context.WithTimeout(ctx, j.p.cfg.Job.ClaimWait)
-		defer cancel()
-		if err := j.source.extend(beat); err != nil { // another worker may get the job: it will be refused
-			j.p.cfg.Log.DebugContext(ctx, "a job is not extended", "request", j.req.ID, "error", err)
-		}
-		err := j.report(beat, engine.GoesOn)
-		j.post(func() {
-			if j.beating = false; fault.CodeOf(err) == fault.Conflict {
-				j.queue = j.machine.HandleRefused(j.queue)
+	if !j.extending {
+		j.extending = true
+		j.start(func() {
+			beat, cancel := context.WithTimeout(ctx, j.p.cfg.Job.ClaimWait)
+			defer cancel()
+			if err := j.source.extend(beat); err != nil { // another worker may get the job: it will be refused
+				j.p.cfg.Log.DebugContext(ctx, "a job is not extended", "request", j.req.ID, "error", err)
 			}
+			j.post(func() { j.extending = false })
 		})
-	})
+	}
+	if !j.reporting {
+		j.reporting = true
+		j.start(func() {
+			beat, cancel := context.WithTimeout(ctx, j.p.cfg.Job.ClaimWait)
+			defer cancel()
+			err := j.report(beat, engine.GoesOn)
+			j.post(func() {
+				if j.reporting = false; fault.CodeOf(err) == fault.Conflict {
+					j.queue = j.machine.HandleRefused(j.queue)
+				}
+			})
+		})
+	}
 }
 
 // tellDecode tells the decode worker that this worker gives the job up.
