@@ -18,6 +18,7 @@ import (
 	"penstock/internal/engine"
 	"penstock/internal/plane/bus"
 	"penstock/internal/plane/bus/bustest"
+	"penstock/internal/plane/rpc"
 )
 
 // stages are the moments at which a prefill worker stops. Each function makes it call reached there, once, and then wait
@@ -545,6 +546,44 @@ func TestWrongNote(t *testing.T) {
 			})
 		})
 	}
+}
+
+// repeatingCalls gets the last frame of each pull twice. second gets what is said of the second one.
+type repeatingCalls struct {
+	rpc.Plane
+	second chan error
+}
+
+func (c repeatingCalls) Call(ctx context.Context, addr, method string, body []byte, recv func([]byte) error) error {
+	if method != engine.MethodPull {
+		return c.Plane.Call(ctx, addr, method, body, recv)
+	}
+	return c.Plane.Call(ctx, addr, method, body, func(frame []byte) error {
+		var f engine.Pulled
+		err := recv(frame)
+		if err == nil && engine.DecodePulled(frame, &f) == nil && f.Last {
+			err = recv(frame)
+			c.second <- err
+		}
+		return err
+	})
+}
+
+// TestTwoPrompts: a decode worker which sends a frame after the last one of a prompt breaks the rules: its pull fails.
+func TestTwoPrompts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, rigConfig{blocks: []int{16, 64}})
+		calls := repeatingCalls{r.prefills[0].calls, make(chan error, 1)}
+		r.prefills[0].PrefillWorker.calls = calls
+		req := newRequest(1, 400, 5)
+		if o := r.expect(req, r.start(r.ctx, req)); isRemote(o) {
+			t.Errorf("%+v", o)
+		}
+		if err := <-calls.second; fault.CodeOf(err) != fault.Invalid {
+			t.Errorf("of the second prompt: %v", err)
+		}
+		r.expectIdle()
+	})
 }
 
 // TestNoJobs: bytes which are no job are removed from the queue, and refused in a call.

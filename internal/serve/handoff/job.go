@@ -118,7 +118,8 @@ func (j *job) perform(ctx context.Context) {
 		case disagg.FetchPrompt:
 			j.start(func() { j.pullPrompt(ctx) })
 		case disagg.RunPrefill:
-			j.start(func() { j.computePrompt(ctx, j.prompt) })
+			prompt := j.prompt
+			j.start(func() { j.computePrompt(ctx, prompt) })
 		case disagg.WriteBlocks:
 			close(j.write)
 		case disagg.KeepAlive:
@@ -151,10 +152,14 @@ func (j *job) pullPrompt(ctx context.Context) {
 	}}
 	var prompt []byte
 	var budget time.Duration
+	isWhole := false
 	err := j.p.calls.Call(ctx, j.req.Addr, engine.MethodPull, engine.AppendPullRequest(nil, &req), func(frame []byte) error {
 		var f engine.Pulled
 		if err := engine.DecodePulled(frame, &f); err != nil {
 			return err
+		}
+		if isWhole {
+			return fault.New(fault.Invalid, "pull: a frame follows the last one")
 		}
 		if f.Budget > 0 {
 			budget = time.Duration(f.Budget) * time.Millisecond
@@ -176,7 +181,7 @@ func (j *job) pullPrompt(ctx context.Context) {
 		if uint64(len(prompt)) != f.Total || r.Leg != engine.LegPrefill || r.Handoff == nil || r.Handoff.Blocks == nil {
 			return fault.New(fault.Invalid, "pull: the answer is no prompt to prefill")
 		}
-		prompt = nil
+		prompt, isWhole = nil, true
 		j.post(func() { j.prompt, j.queue = r, j.machine.HandlePrompt(j.p.now(), budget, j.queue) })
 		return nil
 	})
