@@ -37,6 +37,12 @@ const (
 	putLimit = time.Second
 )
 
+// newQueuePlacer returns what puts jobs into a queue for decode workers which wait so long for a prefill worker. A job
+// lives no longer: after that a worker which pulls it is refused, and it is counted as one which waits.
+func newQueuePlacer(q bus.Queue, wait time.Duration, orElse handoff.JobPlacer) *handoff.QueuePlacer {
+	return &handoff.QueuePlacer{Queue: q, MaxLifetime: min(wait, bus.DefaultMaxLifetime), Wait: putLimit, Else: orElse}
+}
+
 // blockExchange is what the workers of this process share to exchange KV blocks with others. All have the same model.
 type blockExchange struct {
 	of        *process
@@ -165,7 +171,7 @@ func (x *blockExchange) openDecoder(self disagg.Incarnation, addr string, eng bl
 	}
 	var jobs handoff.JobPlacer = handoff.NewCallPlacer(p.planes.RPC, x.fleet.Peers)
 	if x.queue != nil {
-		jobs = &handoff.QueuePlacer{Queue: x.queue, MaxLifetime: bus.DefaultMaxLifetime, Wait: putLimit, Else: jobs}
+		jobs = newQueuePlacer(x.queue, time.Duration(p.cfg.Disagg.PrefillWait), jobs)
 	}
 	decoder, err = handoff.NewDecodeWorker(handoff.DecodeWorkerConfig{
 		Self: self, Addr: addr, Handoff: handoffLimits(time.Duration(p.cfg.Disagg.PrefillWait)), Decide: split.Decide, ObserveLocal: split.ObserveLocal,
