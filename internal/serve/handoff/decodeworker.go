@@ -199,11 +199,12 @@ func (d *DecodeWorker) Serve(ctx context.Context, req *engine.Request, sink func
 	return x.outcome.End, err
 }
 
-// openExchange begins the handoff of a request; nil if it cannot have one.
+// openExchange begins the handoff of a request; nil if it cannot have one. Of several choices which resume each has other
+// tokens, and which of them lead, the engine knows.
 func (d *DecodeWorker) openExchange(req *engine.Request) *exchange {
 	tokens := len(req.Prompt)
 	switch choice := firstOpenChoice(req); {
-	case choice < 0 || tokens == 0:
+	case choice < 0 || tokens == 0 || req.Choices > 1 && req.Generated != nil:
 		return nil
 	case len(req.Generated) > choice:
 		tokens += len(req.Generated[choice])
