@@ -20,6 +20,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
+	"encoding/binary"
 	"errors"
 	"log/slog"
 	"math"
@@ -274,7 +275,7 @@ func (d *DecodeWorker) ServePull(ctx context.Context, body []byte, send func([]b
 		d.updateStats(func(s *DecodeWorkerStats) { s.RefusedPulls++ })
 		return refusal(disagg.Stale)
 	}
-	p := &pull{ref: req.Ref(), by: req.Prefiller(), layout: req.From.Layout, answer: make(chan pullAnswer, 1), ended: make(chan error, 1)}
+	p := &pull{ref: req.Ref(), by: req.Prefiller(), claim: newClaim(), layout: req.From.Layout, answer: make(chan pullAnswer, 1), ended: make(chan error, 1)}
 	if !x.post(func() { x.handlePull(p) }) {
 		d.updateStats(func(s *DecodeWorkerStats) { s.RefusedPulls++ })
 		return refusal(disagg.Stale)
@@ -294,7 +295,7 @@ func (d *DecodeWorker) ServePull(ctx context.Context, body []byte, send func([]b
 		return a.err
 	}
 	d.updateStats(func(s *DecodeWorkerStats) { s.Pulls++ })
-	err := sendPrompt(p.ref.Attempt, a.budget, engine.AppendRequest(nil, a.prompt), send)
+	err := sendPrompt(p, a.budget, engine.AppendRequest(nil, a.prompt), send)
 	if err == nil {
 		select {
 		case err := <-p.ended:
@@ -303,15 +304,22 @@ func (d *DecodeWorker) ServePull(ctx context.Context, body []byte, send func([]b
 			err = fault.New(fault.Canceled, "the prefill worker went away")
 		}
 	}
-	x.post(func() { x.prefillFailed(p.ref, p.by, disagg.PrefillFailed) })
+	x.post(func() { x.prefillFailed(p.ref, p.by, p.claim, disagg.PrefillFailed) })
 	return err
 }
 
-// sendPrompt sends an encoded request in pieces.
-func sendPrompt(attempt uint32, budget time.Duration, prompt []byte, send func([]byte) error) error {
+// newClaim returns a number which no other pull has.
+func newClaim() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return max(binary.LittleEndian.Uint64(b[:]), 1)
+}
+
+// sendPrompt answers an admitted pull with an encoded request, in pieces.
+func sendPrompt(p *pull, budget time.Duration, prompt []byte, send func([]byte) error) error {
 	var frame []byte
-	f := engine.Pulled{Attempt: attempt, Budget: int(max(budget.Milliseconds(), 1))}
-	for rest := prompt; !f.Last; f.Budget = 0 {
+	f := engine.Pulled{Attempt: p.ref.Attempt, Budget: int(max(budget.Milliseconds(), 1)), Claim: p.claim}
+	for rest := prompt; !f.Last; f.Budget, f.Claim = 0, 0 {
 		f.Data = rest[:min(len(rest), engine.MaxPiece)]
 		if rest = rest[len(f.Data):]; len(rest) == 0 {
 			f.Last, f.Total = true, uint64(len(prompt))
@@ -331,7 +339,8 @@ func (d *DecodeWorker) ServeProgress(body []byte) error {
 		return err
 	}
 	x := d.findExchange(p.Ref())
-	if x == nil {
+	ofEarlierBuild := len(p.Handle) == 0 && p.GaveUp == engine.GoesOn
+	if x == nil || !ofEarlierBuild && subtle.ConstantTimeCompare(x.handle[:], p.Handle) == 0 {
 		return refusal(disagg.Stale)
 	}
 	wanted, isWanted := make(chan bool, 1), false

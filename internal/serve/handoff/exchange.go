@@ -54,6 +54,7 @@ type exchange struct {
 type pull struct {
 	ref    disagg.AttemptRef
 	by     disagg.Incarnation
+	claim  uint64 // a random number which is not 0
 	layout engine.KVLayout
 	answer chan pullAnswer // gets one
 	ended  chan error      // of an admitted pull: gets the end of the call
@@ -358,7 +359,7 @@ func (x *exchange) handlePlaced(ref disagg.AttemptRef, by disagg.Incarnation, er
 // handlePull handles a pull, and answers it.
 func (x *exchange) handlePull(p *pull) {
 	if err := x.d.layout.CheckWriter(&p.layout); err != nil {
-		x.queue = x.machine.HandlePrefillFailed(x.d.now(), p.ref, p.by, disagg.Incompatible, x.queue)
+		x.prefillFailed(p.ref, p.by, p.claim, disagg.Incompatible)
 		p.answer <- pullAnswer{err: err}
 		return
 	}
@@ -432,19 +433,19 @@ func (x *exchange) endPull(err error) {
 	}
 }
 
-// isAdmitted reports whether by is admitted to ref.
-func (x *exchange) isAdmitted(ref disagg.AttemptRef, by disagg.Incarnation) bool {
-	return x.admitted != nil && x.admitted.ref == ref && x.admitted.by == by
+// isAdmitted reports whether by is admitted to ref, by the pull with a claim unless that is 0.
+func (x *exchange) isAdmitted(ref disagg.AttemptRef, by disagg.Incarnation, claim uint64) bool {
+	return x.admitted != nil && x.admitted.ref == ref && x.admitted.by == by && (claim == 0 || claim == x.admitted.claim)
 }
 
 // handleProgress handles a call of progress. It reports whether the work is wanted.
 func (x *exchange) handleProgress(p *engine.Prefilled) bool {
 	switch ref, by := p.Ref(), p.Prefiller(); {
 	case p.GaveUp == engine.GaveUpIncompatible:
-		x.prefillFailed(ref, by, disagg.Incompatible)
+		x.prefillFailed(ref, by, p.Claim, disagg.Incompatible)
 	case p.GaveUp != engine.GoesOn:
-		x.prefillFailed(ref, by, disagg.PrefillFailed)
-	case !x.isAdmitted(ref, by):
+		x.prefillFailed(ref, by, p.Claim, disagg.PrefillFailed)
+	case !x.isAdmitted(ref, by, p.Claim): // earlier builds make no claim
 		return false
 	default:
 		x.machine.HandleProgress(x.d.now(), ref)
@@ -452,9 +453,11 @@ func (x *exchange) handleProgress(p *engine.Prefilled) bool {
 	return true
 }
 
-// prefillFailed handles a prefill worker which gave up, or went away.
-func (x *exchange) prefillFailed(ref disagg.AttemptRef, by disagg.Incarnation, why disagg.HandoffReason) {
-	if x.isAdmitted(ref, by) {
+// prefillFailed handles a prefill worker which gave up a claim, or went away. Of other claims than the admitted one it
+// changes nothing: a worker which got a job twice gives up the second one while it works on the first one.
+func (x *exchange) prefillFailed(ref disagg.AttemptRef, by disagg.Incarnation, claim uint64, why disagg.HandoffReason) {
+	switch {
+	case claim != 0 && x.isAdmitted(ref, by, claim):
 		if t := x.transfer; t != nil {
 			t.Abort(errors.New("its writer has given up"))
 			// A worker which has written all blocks may go: a transfer which is over stays as it is.
@@ -464,6 +467,8 @@ func (x *exchange) prefillFailed(ref disagg.AttemptRef, by disagg.Incarnation, w
 			}
 		}
 		x.endPull(refusal(why))
+	case x.machine.State() != disagg.Queued:
+		return
 	}
 	x.queue = x.machine.HandlePrefillFailed(x.d.now(), ref, by, why, x.queue)
 }

@@ -295,6 +295,13 @@ func TestReferences(t *testing.T) {
 			_ = r.decoder.ServeProgress(engine.AppendPrefilled(nil, &gaveUp))
 			gaveUp.Attempt++
 		}
+		gaveUp.Attempt, gaveUp.Handle = job.Attempt, slices.Concat(job.Handle[:15], []byte{job.Handle[15] + 1})
+		for _, handle := range [][]byte{gaveUp.Handle, nil} {
+			gaveUp.Handle = handle
+			if err := r.decoder.ServeProgress(engine.AppendPrefilled(nil, &gaveUp)); fault.CodeOf(err) != fault.Conflict {
+				t.Errorf("progress with the handle %x: %v", handle, err)
+			}
+		}
 		if err := r.decoder.ServeProgress(engine.AppendPrefilled(nil, &engine.Prefilled{Attempt: 1, Epoch: job.Epoch})); fault.CodeOf(err) != fault.Conflict {
 			t.Errorf("progress without a pull: %v", err)
 		}
@@ -379,6 +386,25 @@ func TestStopReturnsJob(t *testing.T) {
 		}
 		<-stopped
 		r.expectIdle()
+	})
+}
+
+// TestDuplicateFails: a worker gets a job again whose lease has passed, and gives up that delivery, whose pull is not
+// answered. The first one, which it works on, goes on.
+func TestDuplicateFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, rigConfig{blocks: []int{16, 64}, queue: hangingQueue{newQueue(t)}})
+		n := r.prefills[0]
+		n.cache.beforeBatch(func() { time.Sleep(time.Second) }) // virtual
+		n.calls.beforeCall(engine.MethodPull, func() { n.calls.blockCalls(engine.MethodPull) })
+		req := newRequest(1, large, 5)
+		if o := r.expect(req, r.start(r.ctx, req)); !isRemote(o) || o.Jobs != 1 {
+			t.Errorf("%+v", o)
+		}
+		r.expectIdle()
+		if s := n.Stats(); s.Failed == 0 || s.Written != 1 {
+			t.Errorf("%+v", s)
+		}
 	})
 }
 

@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -29,6 +30,7 @@ type job struct {
 	machine *disagg.PrefillJob
 	queue   []disagg.HandoffEffect // to be performed
 	prompt  *engine.Request
+	claim   uint64 // of the pull which was admitted; 0 without a prompt
 	gaveUp  bool
 	written bool
 	// extending and reporting say that a heartbeat to the source and to the decode worker is under way.
@@ -152,6 +154,7 @@ func (j *job) pullPrompt(ctx context.Context) {
 	}}
 	var prompt []byte
 	var budget time.Duration
+	var claim uint64
 	isWhole := false
 	err := j.p.calls.Call(ctx, j.req.Addr, engine.MethodPull, engine.AppendPullRequest(nil, &req), func(frame []byte) error {
 		var f engine.Pulled
@@ -164,6 +167,7 @@ func (j *job) pullPrompt(ctx context.Context) {
 		if f.Budget > 0 {
 			budget = time.Duration(f.Budget) * time.Millisecond
 		}
+		claim = cmp.Or(claim, f.Claim)
 		if len(prompt)+len(f.Data) > maxPrompt {
 			return fault.New(fault.TooLarge, "pull: a prompt of more than %d bytes", maxPrompt)
 		}
@@ -182,7 +186,10 @@ func (j *job) pullPrompt(ctx context.Context) {
 			return fault.New(fault.Invalid, "pull: the answer is no prompt to prefill")
 		}
 		prompt, isWhole = nil, true
-		j.post(func() { j.prompt, j.queue = r, j.machine.HandlePrompt(j.p.now(), budget, j.queue) })
+		j.post(func() {
+			j.prompt, j.claim = r, claim
+			j.queue = j.machine.HandlePrompt(j.p.now(), budget, j.queue)
+		})
 		return nil
 	})
 	j.post(func() { j.handlePullEnd(ctx, err) })
@@ -301,12 +308,12 @@ func (j *job) keepAlive(ctx context.Context) {
 			j.post(func() { j.extending = false })
 		})
 	}
-	if !j.reporting {
+	if claim := j.claim; !j.reporting {
 		j.reporting = true
 		j.start(func() {
 			beat, cancel := context.WithTimeout(ctx, j.p.cfg.Job.ClaimWait)
 			defer cancel()
-			err := j.report(beat, engine.GoesOn)
+			err := j.report(beat, claim, engine.GoesOn)
 			j.post(func() {
 				if j.reporting = false; fault.CodeOf(err) == fault.Conflict {
 					j.queue = j.machine.HandleRefused(j.queue)
@@ -319,19 +326,20 @@ func (j *job) keepAlive(ctx context.Context) {
 // tellDecode tells the decode worker that this worker gives the job up.
 func (j *job) tellDecode(ctx context.Context, why disagg.HandoffReason) {
 	j.gaveUp = true
-	gaveUp := engine.GaveUpFailed
+	claim, gaveUp := j.claim, engine.GaveUpFailed
 	if why == disagg.Incompatible {
 		gaveUp = engine.GaveUpIncompatible
 	}
 	j.start(func() {
-		j.p.within(ctx, func(ctx context.Context) error { return j.report(ctx, gaveUp) })
+		j.p.within(ctx, func(ctx context.Context) error { return j.report(ctx, claim, gaveUp) })
 	})
 }
 
-// report calls progress.
-func (j *job) report(ctx context.Context, gaveUp engine.GaveUp) error {
+// report calls progress for a claim.
+func (j *job) report(ctx context.Context, claim uint64, gaveUp engine.GaveUp) error {
 	self := j.p.cfg.Self
 	return j.p.calls.Call(ctx, j.req.Addr, engine.MethodProgress, engine.AppendPrefilled(nil, &engine.Prefilled{
 		Attempt: j.req.Attempt, Epoch: j.req.Epoch, By: self.Worker, ByEpoch: self.Epoch, GaveUp: gaveUp,
+		Claim: claim, Handle: j.req.Handle,
 	}), func([]byte) error { return nil })
 }
