@@ -211,7 +211,7 @@ func (x *blockExchange) openPrefiller(self disagg.Incarnation, _ string, eng blo
 	exchange.Epoch = self.Epoch
 	w, err := handoff.NewPrefillWorker(handoff.PrefillWorkerConfig{
 		Self: self, Exchange: exchange, Job: jobLimits(time.Duration(p.cfg.Disagg.PrefillWait)), FindOwner: x.fleet.FindOwner, Observe: o.CountPrefilled,
-		Log: obs.Component(p.log, "worker"),
+		IsBroken: o.IsEngineBroken, Log: obs.Component(p.log, "worker"),
 	}, eng, p.planes.RPC, p.planes.Bulk)
 	if err != nil {
 		return nil, err

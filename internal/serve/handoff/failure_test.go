@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -132,6 +133,44 @@ func TestPrefillWorkerStands(t *testing.T) {
 			r.expectIdle()
 		})
 	}
+}
+
+// TestEngineStands: a worker whose engine or transfer stands still is given up after Silence, though its process answers.
+func TestEngineStands(t *testing.T) {
+	for _, stage := range stages {
+		eachWay(t, stage.name, func(t *testing.T, q bus.Queue) {
+			r := newRig(t, rigConfig{blocks: []int{16, 64, 64}, queue: q})
+			first, resume, goOn := r.prefills[0], r.prefills[1].standBy(), make(chan struct{})
+			stage.stop(first, func() { first.standBy(); resume() }, goOn)
+			req := newRequest(1, large, 5)
+			if o := r.expect(req, r.start(r.ctx, req)); !isRemote(o) || o.Jobs != 2 || o.Took > testHandoff.Silence+3*time.Second {
+				t.Errorf("%+v", o)
+			}
+			close(goOn)
+			r.expectIdle()
+		})
+	}
+}
+
+// TestBrokenEngine: a worker whose engine does not answer takes no jobs from the queue until it does.
+func TestBrokenEngine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var broken atomic.Bool
+		r := newRig(t, rigConfig{blocks: []int{16, 64}, queue: newQueue(t), prefill: func(c *PrefillWorkerConfig) { c.IsBroken = broken.Load }})
+		synctest.Wait() // it pulls
+		broken.Store(true)
+		req := newRequest(1, 400, 5)
+		done := r.start(r.ctx, req)
+		time.Sleep(time.Second) // virtual
+		if s := r.prefills[0].Stats(); s.Jobs != 0 {
+			t.Errorf("while the engine is broken: %+v", s)
+		}
+		broken.Store(false)
+		if o := r.expect(req, done); !isRemote(o) || o.Jobs != 1 {
+			t.Errorf("%+v", o)
+		}
+		r.expectIdle()
+	})
 }
 
 // TestLateWriter: a writer which goes on after its transfer was closed, while another worker writes, writes nothing.

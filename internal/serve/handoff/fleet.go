@@ -45,6 +45,7 @@ type Fleet struct {
 // reportedLoad is how many tokens of how many prompts a prefill worker has to compute, and when it said so.
 type reportedLoad struct {
 	tokens, jobs int
+	notReady     bool // its engine does not answer
 	at           time.Time
 }
 
@@ -85,23 +86,26 @@ func (f *Fleet) recordLoad(r *engine.LoadReport) {
 	defer f.mu.Unlock()
 	for _, p := range f.peersLocked() {
 		if p.Worker.ID == r.WorkerID && p.Epoch == r.Epoch {
-			f.mu.loads[r.WorkerID] = reportedLoad{max(r.Load.PrefillTokens, 0), max(r.Load.Running+r.Load.Waiting, 0), time.Now()}
+			f.mu.loads[r.WorkerID] = reportedLoad{max(r.Load.PrefillTokens, 0), max(r.Load.Running+r.Load.Waiting, 0), r.State == engine.StateNotReady, time.Now()}
 		}
 	}
 }
 
-// Peers returns the prefill workers whose blocks this worker can take.
+// Peers returns the prefill workers whose blocks this worker can take, without those which say that they are not ready.
 func (f *Fleet) Peers() []PrefillPeer {
 	now := time.Now()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	known := f.peersLocked()
-	all := make([]PrefillPeer, len(known))
-	for i, p := range known {
+	all := make([]PrefillPeer, 0, len(known))
+	for _, p := range known {
 		if l := f.mu.loads[p.Worker.ID]; now.Sub(l.at) < reportAge {
+			if l.notReady {
+				continue
+			}
 			p.Tokens, p.Jobs = l.tokens, l.jobs
 		}
-		all[i] = p
+		all = append(all, p)
 	}
 	return all
 }

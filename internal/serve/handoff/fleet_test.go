@@ -91,6 +91,18 @@ func TestFleet(t *testing.T) {
 		if !f.HasDecodeWorkers() || f.FindOwner(kv.Worker{ID: 1}).Epoch != 101 || f.FindOwner(kv.Worker{ID: 3}) != nil || f.FindOwner(kv.Worker{ID: 9}) != nil {
 			t.Error("the decode worker is not known, or another is")
 		}
+		report := func(state string) {
+			f.recordLoad(&engine.LoadReport{WorkerID: 5, Epoch: 105, State: state, Load: engine.Load{PrefillTokens: 7, Running: 1}})
+		}
+		report(engine.StateNotReady)
+		if got := peers(); got != "2/102 at worker-2: 20 of 3" {
+			t.Errorf("with a worker which is not ready the peers are %s", got)
+		}
+		report(engine.StateReady)
+		if got := peers(); got != "2/102 at worker-2: 20 of 3, 5/105 at worker-5: 7 of 1" {
+			t.Errorf("when it is ready again the peers are %s", got)
+		}
+		report(engine.StateNotReady)
 		time.Sleep(reportAge) // virtual
 		if got := peers(); got != "2/102 at worker-2: 0 of 0, 5/105 at worker-5: 0 of 0" {
 			t.Errorf("with old reports the peers are %s", got)

@@ -33,10 +33,12 @@ type job struct {
 	claim   uint64 // of the pull which was admitted; 0 without a prompt
 	gaveUp  bool
 	written bool
+	work    uint64 // countWork at the last heartbeat
 	// extending and reporting say that a heartbeat to the source and to the decode worker is under way.
 	extending, reporting bool
 
-	cached atomic.Int64 // tokens of the prompt
+	cached    atomic.Int64 // tokens of the prompt
+	preparing atomic.Bool  // neither the engine nor the transfer works
 }
 
 // doJob does a job. It ends early, and tells the decode worker, when stop is closed.
@@ -121,6 +123,8 @@ func (j *job) perform(ctx context.Context) {
 			j.start(func() { j.pullPrompt(ctx) })
 		case disagg.RunPrefill:
 			prompt := j.prompt
+			j.work, _ = j.p.countWork()
+			j.preparing.Store(true)
 			j.start(func() { j.computePrompt(ctx, prompt) })
 		case disagg.WriteBlocks:
 			close(j.write)
@@ -216,6 +220,7 @@ func (j *job) handleWritten() {
 // computePrompt computes the prompt and writes its blocks.
 func (j *job) computePrompt(ctx context.Context, req *engine.Request) {
 	err := j.prepare(ctx, req)
+	j.preparing.Store(false)
 	if err == nil {
 		err = j.p.eng.PrefillBlocks(ctx, req, func(held engine.HeldBlocks) error {
 			j.post(func() { j.queue = j.machine.HandleComputed(j.queue) })
@@ -270,7 +275,9 @@ func (j *job) writeBlocks(ctx context.Context, into *engine.BlockHandoff, held e
 	if err := held.ReadBlocks(ctx, piece, first, last); err != nil {
 		return err
 	}
-	return xfer.Write(ctx, j.p.bulk, d, note, piece)
+	err = xfer.Write(ctx, j.p.bulk, d, note, piece)
+	j.p.sent.Add(uint64(len(piece)))
+	return err
 }
 
 // writePieces writes the blocks from first to below last, as many at once as piece holds.
@@ -290,12 +297,14 @@ func (j *job) writePieces(ctx context.Context, d xfer.Descriptor, note []byte, h
 		if err := w.Write(part); err != nil {
 			return err
 		}
+		j.p.sent.Add(uint64(len(part)))
 	}
 	return w.Commit(note)
 }
 
 // keepAlive tells the source and the decode worker that the work goes on, each unless it is still telling that one:
-// neither waits for the other.
+// neither waits for the other. The decode worker hears nothing while nothing is computed and written: a process whose engine
+// stands still is not one whose work goes on.
 func (j *job) keepAlive(ctx context.Context) {
 	if !j.extending {
 		j.extending = true
@@ -308,7 +317,7 @@ func (j *job) keepAlive(ctx context.Context) {
 			j.post(func() { j.extending = false })
 		})
 	}
-	if claim := j.claim; !j.reporting {
+	if claim := j.claim; !j.reporting && j.hasWorked() {
 		j.reporting = true
 		j.start(func() {
 			beat, cancel := context.WithTimeout(ctx, j.p.cfg.Job.ClaimWait)
@@ -321,6 +330,14 @@ func (j *job) keepAlive(ctx context.Context) {
 			})
 		})
 	}
+}
+
+// hasWorked reports whether the work went on since the last heartbeat, as far as is known.
+func (j *job) hasWorked() bool {
+	work, ok := j.p.countWork()
+	last := j.work
+	j.work = work
+	return !ok || work != last || j.preparing.Load()
 }
 
 // tellDecode tells the decode worker that this worker gives the job up.

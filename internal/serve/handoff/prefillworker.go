@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"penstock/core/disagg"
@@ -36,7 +37,9 @@ type PrefillWorkerConfig struct {
 	// Observe, if not nil, gets each prompt whose blocks a decode worker has: the tokens which were not cached, and the bytes
 	// of its blocks. It must not wait.
 	Observe func(computed int, bytes int64)
-	Log     *slog.Logger
+	// IsBroken, if not nil, reports that the engine does not answer: no job is taken from the queue then. It must not wait.
+	IsBroken func() bool
+	Log      *slog.Logger
 }
 
 // Meaning of 0 in a PrefillWorkerConfig.
@@ -84,6 +87,7 @@ type PrefillWorker struct {
 	leave  sync.Once
 	left   chan struct{}  // closed by Drain
 	called sync.WaitGroup // calls which Run waits for
+	sent   atomic.Uint64  // bytes of blocks which have been written, of all jobs
 	// throttle logs what may be true of every job.
 	throttle *obs.Throttle
 	mu       struct {
@@ -174,10 +178,28 @@ const (
 	maxPullWait = 2 * time.Second
 )
 
+// brokenInterval is how often a worker with a broken engine looks whether it answers again.
+const brokenInterval = 500 * time.Millisecond
+
+func (p *PrefillWorker) isBroken() bool { return p.cfg.IsBroken != nil && p.cfg.IsBroken() }
+
+// countWork returns a number which changes whenever the engine has computed something, or bytes of blocks have been written;
+// ok is false for an engine which does not say.
+func (p *PrefillWorker) countWork() (n uint64, ok bool) {
+	src, ok := p.eng.(engine.HealthSource)
+	if !ok {
+		return 0, false
+	}
+	return src.HealthReport().Progress + p.sent.Load(), true
+}
+
 // doQueue does one job of a queue after the other, until pulling ends. Jobs end with ctx.
 func (p *PrefillWorker) doQueue(ctx, pulling context.Context, q bus.Queue) {
 	retry := backoff.Backoff{Min: minPullWait, Max: maxPullWait}
 	for {
+		if backoff.Poll(pulling, brokenInterval, func() bool { return !p.isBroken() }) != nil {
+			return
+		}
 		d, err := q.Pull(pulling)
 		switch {
 		case pulling.Err() != nil && err != nil:
@@ -193,6 +215,10 @@ func (p *PrefillWorker) doQueue(ctx, pulling context.Context, q bus.Queue) {
 		if ctx.Err() != nil || pulling.Err() != nil { // it came as the pull ended: it is another worker's
 			p.within(ctx, func(ctx context.Context) error { return q.Release(ctx, d) })
 			return
+		}
+		if p.isBroken() { // since the pull began
+			p.within(ctx, func(ctx context.Context) error { return q.Release(ctx, d) })
+			continue
 		}
 		if err := bounded.RecoverPanic(func() error { p.doDelivery(ctx, q, d); return nil }); err != nil {
 			p.cfg.Log.ErrorContext(ctx, "a job of a queue panicked", "error", err)
