@@ -41,7 +41,8 @@ type DecodeWorkerConfig struct {
 	Addr string
 	// Handoff bounds the machines.
 	Handoff disagg.HandoffConfig
-	// LandingBytes bounds the memory for blocks which arrive, of all requests together; 0 means 256 MiB.
+	// LandingBytes bounds the memory for blocks which arrive, of all requests together; 0 means a quarter of the engine's KV
+	// cache, and at least 256 MiB.
 	LandingBytes int64
 	// Decide decides about a request. It gets Tokens, Cached, BlockSize, NoRoom, LocalTokens, LocalPrefills and Decoding, adds what else is
 	// known, and calls disagg.Decide.
@@ -54,8 +55,12 @@ type DecodeWorkerConfig struct {
 	Log     *slog.Logger
 }
 
-// DefaultLandingBytes is the meaning of 0 for DecodeWorkerConfig.LandingBytes.
-const DefaultLandingBytes = 256 << 20
+// minLandingBytes and landingPart are the meaning of 0 for DecodeWorkerConfig.LandingBytes: at least so many bytes, and a
+// part of the KV cache.
+const (
+	minLandingBytes = 256 << 20
+	landingPart     = 4
+)
 
 // Validate reports all problems of c.
 func (c *DecodeWorkerConfig) Validate() error {
@@ -125,9 +130,14 @@ func NewDecodeWorker(cfg DecodeWorkerConfig, eng engine.BlockReceiver, bulk xfer
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	cfg.LandingBytes = cmp.Or(cfg.LandingBytes, DefaultLandingBytes)
+	card, layout := eng.Card(), eng.BlockLayout()
+	cfg.LandingBytes = cmp.Or(cfg.LandingBytes, max(minLandingBytes, int64(card.Blocks)*int64(layout.BlockBytes)/landingPart))
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
-	d := &DecodeWorker{cfg: cfg, eng: eng, bulk: bulk, jobs: jobs, layout: eng.BlockLayout(), born: time.Now()}
+	d := &DecodeWorker{cfg: cfg, eng: eng, bulk: bulk, jobs: jobs, layout: layout, born: time.Now()}
+	if d.landingSize(card.ContextLength) > cfg.LandingBytes {
+		cfg.Log.Warn("the longest prompts have more bytes of blocks than the memory in which blocks arrive: they are computed here",
+			"context_length", card.ContextLength, "needed_bytes", d.landingSize(card.ContextLength), "landing_bytes", cfg.LandingBytes)
+	}
 	d.mu.open = make(map[uint32]*exchange)
 	d.mu.stats.Local = make(map[disagg.HandoffReason]uint64)
 	return d, nil
@@ -161,6 +171,15 @@ func (d *DecodeWorker) updateStats(change func(*DecodeWorkerStats)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	change(&d.mu.stats)
+}
+
+// landingSlack is how many tokens more than those which move may arrive: the first and the last block of a prefill worker
+// come whole, and have up to 128 tokens.
+const landingSlack = 2 * 128
+
+// landingSize returns how many bytes may arrive if so many tokens move.
+func (d *DecodeWorker) landingSize(tokens int) int64 {
+	return int64(tokens+landingSlack) * int64(d.layout.BlockBytes) / int64(max(d.layout.BlockSize, 1))
 }
 
 // reserveLanding changes what is reserved for blocks by n bytes. It reports whether the budget allows that.

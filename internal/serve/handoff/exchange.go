@@ -259,10 +259,6 @@ func (x *exchange) lookUp(ctx context.Context) {
 	})
 }
 
-// landingSlack is how many tokens more than those which move may arrive: the first and the last block of a prefill worker
-// come whole, and have up to 128 tokens.
-const landingSlack = 2 * 128
-
 // decide decides where the prompt is computed. A request which the engine refuses to look up is for it to refuse.
 func (x *exchange) decide(cached int, err error) {
 	in := disagg.SplitInputs{Tokens: x.tokens, Cached: cached, BlockSize: x.d.layout.BlockSize}
@@ -270,7 +266,8 @@ func (x *exchange) decide(cached int, err error) {
 	decision := disagg.Decision{Inputs: in}
 	if err == nil {
 		start, end := in.MovedRange()
-		in.NoRoom = !x.adjustLanding(int64(end-start+landingSlack) * int64(x.d.layout.BlockBytes) / int64(in.BlockSize))
+		size := x.d.landingSize(end - start)
+		in.NoRoom, in.TooLarge = !x.adjustLanding(size), size > x.d.cfg.LandingBytes
 		if decision = x.d.cfg.Decide(in); !decision.Remote {
 			x.adjustLanding(0)
 		}

@@ -494,6 +494,56 @@ func TestNoRoom(t *testing.T) {
 	})
 }
 
+// TestTooLarge: a prompt whose blocks are larger than all the memory in which they could arrive is prefilled by the decode
+// worker, for a reason of its own, and the log says once that there are such prompts.
+func TestTooLarge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := new(strings.Builder)
+		r := newRig(t, rigConfig{blocks: []int{16, 64}, change: func(c *DecodeWorkerConfig) {
+			c.LandingBytes, c.Log = tokenBytes*1500, slog.New(slog.NewTextHandler(log, nil))
+		}})
+		for i := range 2 {
+			req := newRequest(i, 1600, 5)
+			if o := r.expect(req, r.start(r.ctx, req)); o.Jobs != 0 || o.Label() != "larger_than_the_landing_memory" {
+				t.Errorf("%+v: %s", o, o.Label())
+			}
+		}
+		r.expectIdle()
+		if strings.Count(log.String(), "level=WARN") != 1 || !strings.Contains(log.String(), "context_length=4096") {
+			t.Errorf("the log is\n%s", log)
+		}
+	})
+}
+
+// sizedEngine is an engine with a cache of so many blocks.
+type sizedEngine struct {
+	exchangeEngine
+	blocks int
+}
+
+func (e sizedEngine) Card() engine.Card {
+	c := e.exchangeEngine.Card()
+	c.Blocks = e.blocks
+	return c
+}
+
+// TestLandingBytes: the memory in which blocks arrive is a quarter of the KV cache, and at least 256 MiB.
+func TestLandingBytes(t *testing.T) {
+	eng := newEngine(t, newTokenCache(16, 64))
+	for blocks, want := range map[int]int64{100: 256 << 20, 1 << 20: 16 * tokenBytes << 18} {
+		cfg := DecodeWorkerConfig{Self: decodeSelf, Addr: "decode", Handoff: testHandoff, Decide: func(in disagg.SplitInputs) disagg.Decision {
+			return disagg.Decision{Inputs: in}
+		}}
+		d, err := NewDecodeWorker(cfg, sizedEngine{eng, blocks}, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.cfg.LandingBytes != want {
+			t.Errorf("with %d blocks of %d bytes it is %d, want %d", blocks, 16*tokenBytes, d.cfg.LandingBytes, want)
+		}
+	}
+}
+
 // TestReclaimed: the engine takes the blocks back for an older request. The prefill ends, and the decode worker computes the
 // prompt later.
 func TestReclaimed(t *testing.T) {
