@@ -210,7 +210,7 @@ func (d *DecodeWorker) Serve(ctx context.Context, req *engine.Request, sink func
 	defer x.wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer x.abandon()
+	defer x.abandonHandoff()
 	serve := x.run(ctx, func(delta *engine.Delta) error {
 		x.follow.observeDelta(delta)
 		return sink(delta)

@@ -102,9 +102,9 @@ func (x *exchange) post(f func()) bool {
 	}
 }
 
-// guard calls f for the request, and converts a panic in it to an error of code Internal. Without it a bug of the engine
+// guardCall calls f for the request, and converts a panic in it to an error of code Internal. Without it a bug of the engine
 // which fails one request would end the process.
-func (x *exchange) guard(f func() error) error {
+func (x *exchange) guardCall(f func() error) error {
 	panicked := true
 	err := bounded.RecoverPanic(func() error {
 		err := f()
@@ -118,8 +118,8 @@ func (x *exchange) guard(f func() error) error {
 	return fault.New(fault.Internal, "worker %d failed on this request", x.d.cfg.Self.Worker.ID)
 }
 
-// abandon ends what the handoff has in progress if its owner panicked: other goroutines wait for it.
-func (x *exchange) abandon() {
+// abandonHandoff ends what the handoff has in progress if its owner panicked: other goroutines wait for it.
+func (x *exchange) abandonHandoff() {
 	select {
 	case <-x.closed:
 		return
@@ -251,7 +251,7 @@ func (x *exchange) perform(ctx, helpers context.Context, sink func(*engine.Delta
 func (x *exchange) lookUp(ctx context.Context) {
 	x.running.Go(func() {
 		var cached int
-		err := x.guard(func() (err error) {
+		err := x.guardCall(func() (err error) {
 			cached, err = x.d.eng.CountCached(ctx, x.req)
 			return err
 		})
@@ -294,7 +294,7 @@ func (x *exchange) reserveBlocks(ctx context.Context, sink func(*engine.Delta) e
 		return
 	}
 	x.imp = imp
-	x.running.Go(func() { x.generated <- x.guard(func() error { return imp.Generate(ctx, sink) }) })
+	x.running.Go(func() { x.generated <- x.guardCall(func() error { return imp.Generate(ctx, sink) }) })
 }
 
 // enqueueJob gives the job of an attempt to a prefill worker, or to their queue.
@@ -316,7 +316,7 @@ func (x *exchange) enqueueJob(helpers context.Context, e *disagg.HandoffEffect) 
 	x.setQueued(true)
 	x.running.Go(func() {
 		var by disagg.Incarnation
-		err := x.guard(func() (err error) {
+		err := x.guardCall(func() (err error) {
 			by, err = x.d.jobs.PlaceJob(ctx, job, failed)
 			return err
 		})
@@ -391,7 +391,7 @@ func (x *exchange) openTransfer(ctx context.Context, e *disagg.HandoffEffect) {
 	x.transfer = opened
 	x.running.Go(func() {
 		var receipt xfer.Receipt
-		err := x.guard(func() (err error) {
+		err := x.guardCall(func() (err error) {
 			receipt, err = t.Wait(ctx)
 			return err
 		})

@@ -103,8 +103,8 @@ func (j *job) post(f func()) {
 	}
 }
 
-// start runs f in the background. A panic in it fails the job.
-func (j *job) start(f func()) {
+// startGuarded runs f in the background. A panic in it fails the job.
+func (j *job) startGuarded(f func()) {
 	j.running.Go(func() {
 		if err := bounded.RecoverPanic(func() error { f(); return nil }); err != nil {
 			j.p.cfg.Log.Error("a job of a prefill worker panicked", "request", j.req.ID, "error", err)
@@ -120,12 +120,12 @@ func (j *job) perform(ctx context.Context) {
 		j.queue = j.queue[1:]
 		switch e.Kind {
 		case disagg.FetchPrompt:
-			j.start(func() { j.pullPrompt(ctx) })
+			j.startGuarded(func() { j.pullPrompt(ctx) })
 		case disagg.RunPrefill:
 			prompt := j.prompt
 			j.work, _ = j.p.countWork()
 			j.preparing.Store(true)
-			j.start(func() { j.computePrompt(ctx, prompt) })
+			j.startGuarded(func() { j.computePrompt(ctx, prompt) })
 		case disagg.WriteBlocks:
 			close(j.write)
 		case disagg.KeepAlive:
@@ -133,14 +133,14 @@ func (j *job) perform(ctx context.Context) {
 		case disagg.TellDecode:
 			j.tellDecode(ctx, e.Reason)
 		case disagg.AckJob:
-			j.start(func() { j.p.within(ctx, j.source.acknowledge) })
+			j.startGuarded(func() { j.p.within(ctx, j.source.acknowledge) })
 		case disagg.ReturnJob:
 			j.gaveUp = true
 			if e.Reason != disagg.Stopped {
 				j.p.throttle.Log(ctx, slog.LevelWarn, "a job is left to another prefill worker",
 					"request", j.req.ID, "decode_worker", uint64(j.req.Decode.ID), "reason", e.Reason.String())
 			}
-			j.start(func() {
+			j.startGuarded(func() {
 				j.p.within(ctx, func(ctx context.Context) error { return j.source.giveBack(ctx, e.Reason) })
 			})
 		case disagg.ReleasePrompt: // the job is over: doJob ends what runs
@@ -308,7 +308,7 @@ func (j *job) writePieces(ctx context.Context, d xfer.Descriptor, note []byte, h
 func (j *job) keepAlive(ctx context.Context) {
 	if !j.extending {
 		j.extending = true
-		j.start(func() {
+		j.startGuarded(func() {
 			beat, cancel := context.WithTimeout(ctx, j.p.cfg.Job.ClaimWait)
 			defer cancel()
 			if err := j.source.extend(beat); err != nil { // another worker may get the job: it will be refused
@@ -319,7 +319,7 @@ func (j *job) keepAlive(ctx context.Context) {
 	}
 	if claim := j.claim; !j.reporting && j.hasWorked() {
 		j.reporting = true
-		j.start(func() {
+		j.startGuarded(func() {
 			beat, cancel := context.WithTimeout(ctx, j.p.cfg.Job.ClaimWait)
 			defer cancel()
 			err := j.report(beat, claim, engine.GoesOn)
@@ -347,7 +347,7 @@ func (j *job) tellDecode(ctx context.Context, why disagg.HandoffReason) {
 	if why == disagg.Incompatible {
 		gaveUp = engine.GaveUpIncompatible
 	}
-	j.start(func() {
+	j.startGuarded(func() {
 		j.p.within(ctx, func(ctx context.Context) error { return j.report(ctx, claim, gaveUp) })
 	})
 }
