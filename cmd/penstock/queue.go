@@ -84,10 +84,10 @@ func newQueueCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "queue",
 		Short: "List the queues of prefill jobs: waiting, in progress, dead, age of the oldest",
-		Long: `List the queues of prefill jobs in the fleet's NATS server, one for each model whose
-prompts prefill workers compute. WAITING jobs have had no worker yet, those IN PROGRESS have,
-or wait for another one, and DEAD ones had all attempts. OLDEST is the age of the oldest job
-which is not dead. It changes nothing.`,
+		Long: `List the queues of prefill jobs in the fleet's NATS server, one for each model and
+layout of KV blocks whose prompts prefill workers compute. WAITING jobs have had no worker yet,
+those IN PROGRESS have, or wait for another one, and DEAD ones had all attempts. OLDEST is the
+age of the oldest job which is not dead. It changes nothing.`,
 		Example: `  penstock queue --nats nats://10.0.0.5:4222
   penstock queue dead --nats nats://10.0.0.5:4222
   penstock queue drop --all --nats nats://10.0.0.5:4222`,

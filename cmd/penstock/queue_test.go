@@ -7,6 +7,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"penstock/core/disagg"
 	"penstock/core/kv"
 	"penstock/core/media"
 	"penstock/internal/engine"
@@ -43,7 +44,7 @@ func startQueues(ts *testscript.TestScript, neg bool, args []string) {
 
 // fillQueue makes dead letters of jobs in the queue of a model, starts one job and leaves one waiting.
 func fillQueue(ctx context.Context, b bus.Queues, model string, die ...bus.Job) error {
-	q, err := b.OpenQueue(handoff.QueueConfig("penstock", "backend", model))
+	q, err := b.OpenQueue(handoff.QueueConfig("penstock", "backend", model, new(disagg.Metadata)))
 	if err != nil {
 		return err
 	}

@@ -107,8 +107,10 @@ type SplitInputs struct {
 	// A transfer takes TransferFixedMs, and TransferTokenMs for each token whose block moves.
 	TransferFixedMs float64 `json:"transfer_fixed_ms"`
 	TransferTokenMs float64 `json:"transfer_token_ms"`
-	// NoRoom says that the decode worker has no memory in which the blocks could arrive.
-	NoRoom bool `json:"no_room,omitempty"`
+	// NoRoom says that the decode worker has no memory in which the blocks could arrive, and TooLarge that they are larger
+	// than all of that memory.
+	NoRoom   bool `json:"no_room,omitempty"`
+	TooLarge bool `json:"too_large,omitempty"`
 }
 
 // MovedRange returns the tokens whose blocks would move, half open. It is empty if start is end.
@@ -166,6 +168,7 @@ const (
 	PolicyIsNever SplitReason = iota
 	NoPrefillWorkers
 	AllBlocksHeld
+	TooLargeToLand
 	NoLandingRoom
 	PolicyIsAlways
 	ShortPrefill
@@ -184,7 +187,7 @@ func (r SplitReason) String() string {
 	}
 	return [splitReasons]string{
 		"the policy is never", "there are no prefill workers", "all blocks which could move are held",
-		"no memory is free for blocks which arrive", "the policy is always", "the prefill is short", "the queue is full",
+		"larger than the landing memory", "no memory is free for blocks which arrive", "the policy is always", "the prefill is short", "the queue is full",
 		"the prefill is long", "local prefill costs no more", "remote prefill costs less",
 	}[r]
 }
@@ -236,6 +239,8 @@ func (d *Decision) applyRules(c *SplitConfig, held bool) (remote bool, why Split
 		return false, NoPrefillWorkers
 	case held:
 		return false, AllBlocksHeld
+	case in.TooLarge:
+		return false, TooLargeToLand
 	case in.NoRoom:
 		return false, NoLandingRoom
 	case c.Policy == AlwaysRemote:

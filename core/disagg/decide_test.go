@@ -57,6 +57,7 @@ func TestRulesBeforeThePolicies(t *testing.T) {
 			{"one block", SplitInputs{Tokens: 16, BlockSize: 16, PrefillWorkers: 1}, AllBlocksHeld},
 			{"one token", SplitInputs{Tokens: 1, BlockSize: 16, PrefillWorkers: 1}, AllBlocksHeld},
 			{"all cached", SplitInputs{Tokens: 9000, Cached: 8999, BlockSize: 16, PrefillWorkers: 1}, AllBlocksHeld},
+			{"too large", SplitInputs{Tokens: 9000, BlockSize: 16, PrefillWorkers: 1, NoRoom: true, TooLarge: true}, TooLargeToLand},
 			{"no room", SplitInputs{Tokens: 9000, BlockSize: 16, PrefillWorkers: 1, NoRoom: true}, NoLandingRoom},
 			{"all but the last block", SplitInputs{Tokens: 9000, Cached: 8992, BlockSize: 16, PrefillWorkers: 1}, AllBlocksHeld},
 		} {

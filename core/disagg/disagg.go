@@ -127,8 +127,8 @@ const (
 	KeepAlive
 	// TellDecode tells the decode worker that this worker gave up Ref.
 	TellDecode
-	// AckJob removes the job from the queue, and ReturnJob gives it back for another worker. One of both ends each
-	// job.
+	// AckJob removes the job from the queue, and ReturnJob leaves it there for another worker. One of both ends each
+	// job. A worker which stops returns it at once. Another one is free, and would get it again: it lets its lease pass.
 	AckJob
 	ReturnJob
 	// ReleasePrompt ends what runs for the job, and lets go of its blocks. It follows once on each RunPrefill.
@@ -244,6 +244,7 @@ const (
 	NoHandoff                     // the prefill leg gave nothing for the decode leg
 	DecodeFailed                  // the decode leg failed before its first token
 	FirstTokenSlow                // the decode leg gave no token in time, or the lease of its blocks ended
+	Stopped                       // the prefill worker stops
 
 	handoffReasons = iota
 )
@@ -257,6 +258,6 @@ func (r HandoffReason) String() string {
 		"no reason", "decided", "nothing to move", "look-up too slow", "no memory", "blocks reclaimed", "queue lost",
 		"queue too slow", "silent", "prefill failed", "transfer failed", "budget spent", "stale", "duplicate",
 		"failed before", "cancelled", "incompatible", "unknown decode worker", "unreachable", "no prefill worker",
-		"no handoff", "decode failed", "first token too slow",
+		"no handoff", "decode failed", "first token too slow", "stopped",
 	}[r]
 }

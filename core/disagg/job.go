@@ -48,11 +48,13 @@ func (s JobState) String() string {
 //	claiming            HandlePrompt                            computing  RunPrefill
 //	claiming            HandleRefused                           over       AckJob
 //	claiming            HandleFailed, or the deadline           over       TellDecode, ReturnJob
+//	claiming            HandleStop                              over       TellDecode, ReturnJob
 //	computing           HandleComputed                          writing    WriteBlocks
 //	computing, writing  Tick: Heartbeat has passed              the same   KeepAlive
 //	writing             HandleWritten                           over       AckJob, ReleasePrompt
 //	computing, writing  HandleRefused: an AbortPrefill          over       AckJob, ReleasePrompt
 //	computing, writing  HandleFailed, or the budget has passed  over       TellDecode, AckJob, ReleasePrompt
+//	computing, writing  HandleStop                              over       TellDecode, AckJob, ReleasePrompt
 //
 // Every other pair changes nothing.
 //
@@ -179,6 +181,17 @@ func (j *PrefillJob) HandleFailed(out []HandoffEffect) []HandoffEffect {
 		return j.endJob(Unreachable, ReturnJob, out)
 	}
 	return j.endJob(PrefillFailed, AckJob, out)
+}
+
+// HandleStop reports that this worker stops.
+func (j *PrefillJob) HandleStop(out []HandoffEffect) []HandoffEffect {
+	switch j.state {
+	case JobOver:
+		return out
+	case Claiming:
+		return j.endJob(Stopped, ReturnJob, out)
+	}
+	return j.endJob(Stopped, AckJob, out)
 }
 
 // Tick is the event of time: a heartbeat, or the end of a job whose time is over.

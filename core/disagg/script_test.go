@@ -183,6 +183,8 @@ func (p *playedScript) stepJob(t *testing.T, d *datadriven.TestData, event strin
 		out = j.HandleWritten(nil)
 	case "failed":
 		out = j.HandleFailed(nil)
+	case "stop":
+		out = j.HandleStop(nil)
 	default:
 		d.Fatalf(t, "unknown event %s", event)
 	}

@@ -209,6 +209,10 @@ type Prefilled struct {
 	By      kv.Worker
 	ByEpoch uint64
 	GaveUp  GaveUp
+	// Claim is Pulled.Claim, 0 if no pull was admitted, and Handle the job's. The note, and progress of earlier builds, have
+	// neither.
+	Claim  uint64
+	Handle []byte
 }
 
 // Ref returns the attempt which the progress belongs to.
@@ -277,6 +281,8 @@ type Pulled struct {
 	// Total is the size of the whole in bytes; in the last frame, which has Last.
 	Last  bool
 	Total uint64
+	// Claim is a random number which names this claim of the job, in the first frame; 0 from earlier builds.
+	Claim uint64
 }
 
 // FetchRequest asks the process that wrote a handle for what it names, of the method [MethodFetch].

@@ -223,6 +223,8 @@ func (p *Prefilled) codeFields(c *wireCodec) {
 	c.codeWorker(9, &p.By)
 	c.codeFixed(11, &p.ByEpoch)
 	codeUint8(c, 12, &p.GaveUp)
+	c.codeFixed(13, &p.Claim)
+	c.codeBytesUpTo(14, &p.Handle, MaxHandle)
 }
 
 // AppendPullRequest appends the encoding of r to dst.
@@ -277,6 +279,7 @@ func (p *Pulled) codeFields(c *wireCodec) {
 	c.codeBytes(3, &p.Data)
 	c.codeBool(4, &p.Last)
 	c.codeUint64(5, &p.Total)
+	c.codeFixed(6, &p.Claim)
 	c.in.failUnless(!c.decoding || len(p.Data) <= MaxPiece && p.Budget >= 0)
 }
 

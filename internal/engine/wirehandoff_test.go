@@ -84,9 +84,12 @@ func legMessages() map[string]message {
 	delta := &Delta{Attempt: 1, Finish: FinishLength, Handoff: fullHandoff()}
 	cachedOnly := &EncodeRequest{ID: "r1", Attempt: 1, Model: "m", Objects: fullObjects()[:1], CachedOnly: true}
 	loaded := &Encoded{Attempt: 1, Rows: *handleRows(), Load: 3}
-	progress := changed(fullPrefilled(), func(p *Prefilled) {
+	giveUp := func(p *Prefilled) {
 		p.Epoch, p.By, p.ByEpoch, p.GaveUp = 3, kv.Worker{ID: 9, Rank: 1}, 1<<63, GaveUpIncompatible
-	})
+	}
+	progress := changed(fullPrefilled(), giveUp)
+	claimed := changed(fullPrefilled(), func(p *Prefilled) { giveUp(p); p.Claim, p.Handle = 1<<63+5, []byte{1} })
+	pulled := changed(fullPulled(), func(p *Pulled) { p.Claim = 1<<63 + 5 })
 	ordered := changed(fullPrefill(), func(r *PrefillRequest) { r.Into.Layout.Order = "k-v" })
 	handedOff := &Encoded{Attempt: 1, Object: 2, Cached: true, Load: 1, Handoff: []byte(`{"ab":{"item_indices":[0]}}`)}
 	return map[string]message{
@@ -134,6 +137,10 @@ func legMessages() map[string]message {
 			progress, func(b []byte) (any, error) { got := new(Prefilled); return got, DecodePrefilled(b, got) },
 			func() []byte { return AppendPrefilled(nil, progress) },
 		},
+		"progress-claim": {
+			claimed, func(b []byte) (any, error) { got := new(Prefilled); return got, DecodePrefilled(b, got) },
+			func() []byte { return AppendPrefilled(nil, claimed) },
+		},
 		"pull": {
 			fullPull(), func(b []byte) (any, error) { got := new(PullRequest); return got, DecodePullRequest(b, got) },
 			func() []byte { return AppendPullRequest(nil, fullPull()) },
@@ -141,6 +148,10 @@ func legMessages() map[string]message {
 		"pulled": {
 			fullPulled(), func(b []byte) (any, error) { got := new(Pulled); return got, DecodePulled(b, got) },
 			func() []byte { return AppendPulled(nil, fullPulled()) },
+		},
+		"pulled-claim": {
+			pulled, func(b []byte) (any, error) { got := new(Pulled); return got, DecodePulled(b, got) },
+			func() []byte { return AppendPulled(nil, pulled) },
 		},
 		"fetch": {
 			fullFetch(), func(b []byte) (any, error) { got := new(FetchRequest); return got, DecodeFetchRequest(b, got) },

@@ -37,6 +37,12 @@ const (
 	putLimit = time.Second
 )
 
+// newQueuePlacer returns what puts jobs into a queue for decode workers which wait so long for a prefill worker. A job
+// lives no longer: after that a worker which pulls it is refused, and it is counted as one which waits.
+func newQueuePlacer(q bus.Queue, wait time.Duration, orElse handoff.JobPlacer) *handoff.QueuePlacer {
+	return &handoff.QueuePlacer{Queue: q, MaxLifetime: min(wait, bus.DefaultMaxLifetime), Wait: putLimit, Else: orElse}
+}
+
 // blockExchange is what the workers of this process share to exchange KV blocks with others. All have the same model.
 type blockExchange struct {
 	of        *process
@@ -104,7 +110,7 @@ func (x *blockExchange) prepare(ctx context.Context) error {
 	if p.planes.Queues == nil {
 		return nil
 	}
-	q, err := p.planes.Queues.OpenQueue(handoff.QueueConfig(p.cfg.Fleet.Namespace, p.cfg.Fleet.Component, x.card.Name))
+	q, err := p.planes.Queues.OpenQueue(handoff.QueueConfig(p.cfg.Fleet.Namespace, p.cfg.Fleet.Component, x.card.Name, &x.metadata))
 	if err == nil {
 		x.queue = bus.NewWatchedQueue(q, depthInterval)
 	}
@@ -166,7 +172,7 @@ func (x *blockExchange) openDecoder(self disagg.Incarnation, addr string, eng bl
 	}
 	var jobs handoff.JobPlacer = calls
 	if x.queue != nil {
-		jobs = &handoff.QueuePlacer{Queue: x.queue, MaxLifetime: bus.DefaultMaxLifetime, Wait: putLimit, Else: calls}
+		jobs = newQueuePlacer(x.queue, time.Duration(p.cfg.Disagg.PrefillWait), calls)
 	}
 	decoder, err = handoff.NewDecodeWorker(handoff.DecodeWorkerConfig{
 		Self: self, Addr: addr, Handoff: handoffLimits(time.Duration(p.cfg.Disagg.PrefillWait)), Decide: split.Decide, ObserveLocal: split.ObserveLocal,
@@ -206,7 +212,7 @@ func (x *blockExchange) openPrefiller(self disagg.Incarnation, _ string, eng blo
 	exchange.Epoch = self.Epoch
 	w, err := handoff.NewPrefillWorker(handoff.PrefillWorkerConfig{
 		Self: self, Exchange: exchange, Job: jobLimits(time.Duration(p.cfg.Disagg.PrefillWait)), FindOwner: x.fleet.FindOwner, Observe: o.CountPrefilled,
-		Log: obs.Component(p.log, "worker"),
+		IsBroken: o.IsEngineBroken, Log: obs.Component(p.log, "worker"),
 	}, eng, p.planes.RPC, p.planes.Bulk)
 	if err != nil {
 		return nil, err

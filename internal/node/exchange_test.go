@@ -2,7 +2,11 @@ package node
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"penstock/internal/engine"
+	"penstock/internal/plane/bus"
 )
 
 // TestHandoffLimits: the times of handoffs have the values of docs/disaggregation.md, and a prefill worker beats
@@ -17,4 +21,29 @@ func TestHandoffLimits(t *testing.T) {
 			t.Errorf("with %v the limits are %+v and %+v", wait, decode, prefill)
 		}
 	}
+}
+
+// TestJobLifetime: a job is in the queue for as long as its decode worker waits for a prefill worker, and not for all the
+// time in which the prompt may be computed.
+func TestJobLifetime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, err := bus.NewMemBus().OpenQueue(bus.QueueConfig{Name: "prefill"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		const wait = 10 * time.Second
+		for i, budget := range []time.Duration{6 * wait, wait / 2} {
+			job := &engine.PrefillRequest{Attempt: uint32(i + 1), Budget: int(budget.Milliseconds())}
+			if _, err := newQueuePlacer(q, wait, nil).PlaceJob(t.Context(), job, nil); err != nil {
+				t.Fatal(err)
+			}
+			d, err := q.Pull(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, want := time.Until(d.Deadline), min(budget, wait); got != want { // virtual
+				t.Errorf("with a budget of %v the job lives for %v, want %v", budget, got, want)
+			}
+		}
+	})
 }

@@ -20,6 +20,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
+	"encoding/binary"
 	"errors"
 	"log/slog"
 	"math"
@@ -40,7 +41,8 @@ type DecodeWorkerConfig struct {
 	Addr string
 	// Handoff bounds the machines.
 	Handoff disagg.HandoffConfig
-	// LandingBytes bounds the memory for blocks which arrive, of all requests together; 0 means 256 MiB.
+	// LandingBytes bounds the memory for blocks which arrive, of all requests together; 0 means a quarter of the engine's KV
+	// cache, and at least 256 MiB.
 	LandingBytes int64
 	// Decide decides about a request, which asks for settings. It gets Tokens, Cached, BlockSize, NoRoom, LocalTokens,
 	// LocalPrefills and Decoding, and the hint of the request, adds what else is known, and calls disagg.DecideAmong.
@@ -53,8 +55,12 @@ type DecodeWorkerConfig struct {
 	Log     *slog.Logger
 }
 
-// DefaultLandingBytes is the meaning of 0 for DecodeWorkerConfig.LandingBytes.
-const DefaultLandingBytes = 256 << 20
+// minLandingBytes and landingPart are the meaning of 0 for DecodeWorkerConfig.LandingBytes: at least so many bytes, and a
+// part of the KV cache.
+const (
+	minLandingBytes = 256 << 20
+	landingPart     = 4
+)
 
 // Validate reports all problems of c.
 func (c *DecodeWorkerConfig) Validate() error {
@@ -125,9 +131,14 @@ func NewDecodeWorker(cfg DecodeWorkerConfig, eng engine.BlockReceiver, bulk xfer
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	cfg.LandingBytes = cmp.Or(cfg.LandingBytes, DefaultLandingBytes)
+	card, layout := eng.Card(), eng.BlockLayout()
+	cfg.LandingBytes = cmp.Or(cfg.LandingBytes, max(minLandingBytes, int64(card.Blocks)*int64(layout.BlockBytes)/landingPart))
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
-	d := &DecodeWorker{cfg: cfg, eng: eng, bulk: bulk, jobs: jobs, layout: eng.BlockLayout(), born: time.Now()}
+	d := &DecodeWorker{cfg: cfg, eng: eng, bulk: bulk, jobs: jobs, layout: layout, born: time.Now()}
+	if d.landingSize(card.ContextLength) > cfg.LandingBytes {
+		cfg.Log.Warn("the longest prompts have more bytes of blocks than the memory in which blocks arrive: they are computed here",
+			"context_length", card.ContextLength, "needed_bytes", d.landingSize(card.ContextLength), "landing_bytes", cfg.LandingBytes)
+	}
 	d.mu.open = make(map[uint32]*exchange)
 	d.mu.stats.Local = make(map[disagg.HandoffReason]uint64)
 	return d, nil
@@ -163,6 +174,15 @@ func (d *DecodeWorker) updateStats(change func(*DecodeWorkerStats)) {
 	change(&d.mu.stats)
 }
 
+// landingSlack is how many tokens more than those which move may arrive: the first and the last block of a prefill worker
+// come whole, and have up to 128 tokens.
+const landingSlack = 2 * 128
+
+// landingSize returns how many bytes may arrive if so many tokens move.
+func (d *DecodeWorker) landingSize(tokens int) int64 {
+	return int64(tokens+landingSlack) * int64(d.layout.BlockBytes) / int64(max(d.layout.BlockSize, 1))
+}
+
 // reserveLanding changes what is reserved for blocks by n bytes. It reports whether the budget allows that.
 func (d *DecodeWorker) reserveLanding(n int64) bool {
 	d.mu.Lock()
@@ -189,6 +209,9 @@ func (d *DecodeWorker) Serve(ctx context.Context, req *engine.Request, sink func
 	}
 	defer x.follow.end()
 	defer x.wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer x.abandonHandoff()
 	serve := x.run(ctx, func(delta *engine.Delta) error {
 		x.follow.observeDelta(delta)
 		return x.sendDelta(delta, sink)
@@ -197,11 +220,12 @@ func (d *DecodeWorker) Serve(ctx context.Context, req *engine.Request, sink func
 	return x.outcome.End, err
 }
 
-// openExchange begins the handoff of a request; nil if it cannot have one.
+// openExchange begins the handoff of a request; nil if it cannot have one. Of several choices which resume each has other
+// tokens, and which of them lead, the engine knows.
 func (d *DecodeWorker) openExchange(req *engine.Request) *exchange {
 	tokens := len(req.Prompt)
 	switch choice := firstOpenChoice(req); {
-	case choice < 0 || tokens == 0:
+	case choice < 0 || tokens == 0 || req.Choices > 1 && req.Generated != nil:
 		return nil
 	case len(req.Generated) > choice:
 		tokens += len(req.Generated[choice])
@@ -271,18 +295,27 @@ func (d *DecodeWorker) ServePull(ctx context.Context, body []byte, send func([]b
 		d.updateStats(func(s *DecodeWorkerStats) { s.RefusedPulls++ })
 		return refusal(disagg.Stale)
 	}
-	p := &pull{ref: req.Ref(), by: req.Prefiller(), layout: req.From.Layout, answer: make(chan pullAnswer, 1), ended: make(chan error, 1)}
+	p := &pull{ref: req.Ref(), by: req.Prefiller(), claim: newClaim(), layout: req.From.Layout, answer: make(chan pullAnswer, 1), ended: make(chan error, 1)}
 	if !x.post(func() { x.handlePull(p) }) {
 		d.updateStats(func(s *DecodeWorkerStats) { s.RefusedPulls++ })
 		return refusal(disagg.Stale)
 	}
-	a := <-p.answer
+	var a pullAnswer
+	select {
+	case a = <-p.answer:
+	case <-x.closed:
+		select {
+		case a = <-p.answer: // it was given before
+		default:
+			a.err = refusal(disagg.Stale)
+		}
+	}
 	if a.err != nil {
 		d.updateStats(func(s *DecodeWorkerStats) { s.RefusedPulls++ })
 		return a.err
 	}
 	d.updateStats(func(s *DecodeWorkerStats) { s.Pulls++ })
-	err := sendPrompt(p.ref.Attempt, a.budget, engine.AppendRequest(nil, a.prompt), send)
+	err := sendPrompt(p, a.budget, engine.AppendRequest(nil, a.prompt), send)
 	if err == nil {
 		select {
 		case err := <-p.ended:
@@ -291,15 +324,22 @@ func (d *DecodeWorker) ServePull(ctx context.Context, body []byte, send func([]b
 			err = fault.New(fault.Canceled, "the prefill worker went away")
 		}
 	}
-	x.post(func() { x.prefillFailed(p.ref, p.by, disagg.PrefillFailed) })
+	x.post(func() { x.prefillFailed(p.ref, p.by, p.claim, disagg.PrefillFailed) })
 	return err
 }
 
-// sendPrompt sends an encoded request in pieces.
-func sendPrompt(attempt uint32, budget time.Duration, prompt []byte, send func([]byte) error) error {
+// newClaim returns a number which no other pull has.
+func newClaim() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return max(binary.LittleEndian.Uint64(b[:]), 1)
+}
+
+// sendPrompt answers an admitted pull with an encoded request, in pieces.
+func sendPrompt(p *pull, budget time.Duration, prompt []byte, send func([]byte) error) error {
 	var frame []byte
-	f := engine.Pulled{Attempt: attempt, Budget: int(max(budget.Milliseconds(), 1))}
-	for rest := prompt; !f.Last; f.Budget = 0 {
+	f := engine.Pulled{Attempt: p.ref.Attempt, Budget: int(max(budget.Milliseconds(), 1)), Claim: p.claim}
+	for rest := prompt; !f.Last; f.Budget, f.Claim = 0, 0 {
 		f.Data = rest[:min(len(rest), engine.MaxPiece)]
 		if rest = rest[len(f.Data):]; len(rest) == 0 {
 			f.Last, f.Total = true, uint64(len(prompt))
@@ -319,11 +359,22 @@ func (d *DecodeWorker) ServeProgress(body []byte) error {
 		return err
 	}
 	x := d.findExchange(p.Ref())
-	if x == nil {
+	ofEarlierBuild := len(p.Handle) == 0 && p.GaveUp == engine.GoesOn
+	if x == nil || !ofEarlierBuild && subtle.ConstantTimeCompare(x.handle[:], p.Handle) == 0 {
 		return refusal(disagg.Stale)
 	}
-	wanted := make(chan bool, 1)
-	if !x.post(func() { wanted <- x.handleProgress(&p) }) || !<-wanted {
+	wanted, isWanted := make(chan bool, 1), false
+	if x.post(func() { wanted <- x.handleProgress(&p) }) {
+		select {
+		case isWanted = <-wanted:
+		case <-x.closed:
+			select {
+			case isWanted = <-wanted: // it was handled before
+			default:
+			}
+		}
+	}
+	if !isWanted {
 		return refusal(disagg.Stale)
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"penstock/core/disagg"
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/internal/bounded"
 	"penstock/internal/engine"
 	"penstock/internal/plane/xfer"
 )
@@ -61,6 +62,7 @@ type exchange struct {
 type pull struct {
 	ref    disagg.AttemptRef
 	by     disagg.Incarnation
+	claim  uint64 // a random number which is not 0
 	layout engine.KVLayout
 	answer chan pullAnswer // gets one
 	ended  chan error      // of an admitted pull: gets the end of the call
@@ -107,6 +109,35 @@ func (x *exchange) post(f func()) bool {
 	case <-x.closed:
 		return false
 	}
+}
+
+// guardCall calls f for the request, and converts a panic in it to an error of code Internal. Without it a bug of the engine
+// which fails one request would end the process.
+func (x *exchange) guardCall(f func() error) error {
+	panicked := true
+	err := bounded.RecoverPanic(func() error {
+		err := f()
+		panicked = false
+		return err
+	})
+	if !panicked {
+		return err
+	}
+	x.d.cfg.Log.Error("a handoff panicked", "request", x.req.ID, "error", err)
+	return fault.New(fault.Internal, "worker %d failed on this request", x.d.cfg.Self.Worker.ID)
+}
+
+// abandonHandoff ends what the handoff has in progress if its owner panicked: other goroutines wait for it.
+func (x *exchange) abandonHandoff() {
+	select {
+	case <-x.closed:
+		return
+	default:
+	}
+	x.closeTransfer()
+	x.endPull(refusal(disagg.PrefillFailed))
+	x.machine.CancelHandoff(nil) // what it has in progress has ended
+	x.close()
 }
 
 // wait waits for the goroutines of the exchange.
@@ -228,14 +259,14 @@ func (x *exchange) perform(ctx, helpers context.Context, sink func(*engine.Delta
 // lookUp asks the engine how much of the request it holds.
 func (x *exchange) lookUp(ctx context.Context) {
 	x.running.Go(func() {
-		cached, err := x.d.eng.CountCached(ctx, x.req)
+		var cached int
+		err := x.guardCall(func() (err error) {
+			cached, err = x.d.eng.CountCached(ctx, x.req)
+			return err
+		})
 		x.post(func() { x.decide(cached, err) })
 	})
 }
-
-// landingSlack is how many tokens more than those which move may arrive: the first and the last block of a prefill worker
-// come whole, and have up to 128 tokens.
-const landingSlack = 2 * 128
 
 // decide decides where the prompt is computed. A request which the engine refuses to look up is for it to refuse.
 func (x *exchange) decide(cached int, err error) {
@@ -244,7 +275,8 @@ func (x *exchange) decide(cached int, err error) {
 	decision := disagg.Decision{Inputs: in}
 	if err == nil {
 		start, end := in.MovedRange()
-		in.NoRoom = !x.adjustLanding(int64(end-start+landingSlack) * int64(x.d.layout.BlockBytes) / int64(in.BlockSize))
+		size := x.d.landingSize(end - start)
+		in.NoRoom, in.TooLarge = !x.adjustLanding(size), size > x.d.cfg.LandingBytes
 		if decision = x.d.cfg.Decide(x.req.Split, in, &x.req.Prefill); !decision.Remote {
 			x.adjustLanding(0)
 		}
@@ -290,7 +322,7 @@ func (x *exchange) reserveBlocks(ctx context.Context, sink func(*engine.Delta) e
 		return
 	}
 	x.imp = imp
-	x.running.Go(func() { x.generated <- imp.Generate(ctx, sink) })
+	x.running.Go(func() { x.generated <- x.guardCall(func() error { return imp.Generate(ctx, sink) }) })
 }
 
 // enqueueJob gives the job of an attempt to a prefill worker, or to their queue.
@@ -316,7 +348,11 @@ func (x *exchange) enqueueJob(helpers context.Context, e *disagg.HandoffEffect) 
 	ctx, x.endJob = context.WithCancel(helpers)
 	x.setQueued(true)
 	x.running.Go(func() {
-		by, err := x.d.jobs.PlaceJob(ctx, job, to, failed)
+		var by disagg.Incarnation
+		err := x.guardCall(func() (err error) {
+			by, err = x.d.jobs.PlaceJob(ctx, job, to, failed)
+			return err
+		})
 		x.post(func() {
 			if ctx.Err() == nil {
 				x.handlePlaced(ref, by, err)
@@ -355,7 +391,7 @@ func (x *exchange) handlePlaced(ref disagg.AttemptRef, by disagg.Incarnation, er
 // handlePull handles a pull, and answers it.
 func (x *exchange) handlePull(p *pull) {
 	if err := x.d.layout.CheckWriter(&p.layout); err != nil {
-		x.queue = x.machine.HandlePrefillFailed(x.d.now(), p.ref, p.by, disagg.Incompatible, x.queue)
+		x.prefillFailed(p.ref, p.by, p.claim, disagg.Incompatible)
 		p.answer <- pullAnswer{err: err}
 		return
 	}
@@ -389,7 +425,11 @@ func (x *exchange) openTransfer(ctx context.Context, e *disagg.HandoffEffect) {
 	opened := &landing{t, e.Ref, x.asking.by.Worker, e.Start, e.End, engine.BlockData{Layout: layout, First: first, Bytes: x.buffer[:size]}}
 	x.transfer = opened
 	x.running.Go(func() {
-		receipt, err := t.Wait(ctx)
+		var receipt xfer.Receipt
+		err := x.guardCall(func() (err error) {
+			receipt, err = t.Wait(ctx)
+			return err
+		})
 		x.post(func() { x.finishTransfer(ctx, opened, receipt, err) })
 	})
 }
@@ -425,19 +465,19 @@ func (x *exchange) endPull(err error) {
 	}
 }
 
-// isAdmitted reports whether by is admitted to ref.
-func (x *exchange) isAdmitted(ref disagg.AttemptRef, by disagg.Incarnation) bool {
-	return x.admitted != nil && x.admitted.ref == ref && x.admitted.by == by
+// isAdmitted reports whether by is admitted to ref, by the pull with a claim unless that is 0.
+func (x *exchange) isAdmitted(ref disagg.AttemptRef, by disagg.Incarnation, claim uint64) bool {
+	return x.admitted != nil && x.admitted.ref == ref && x.admitted.by == by && (claim == 0 || claim == x.admitted.claim)
 }
 
 // handleProgress handles a call of progress. It reports whether the work is wanted.
 func (x *exchange) handleProgress(p *engine.Prefilled) bool {
 	switch ref, by := p.Ref(), p.Prefiller(); {
 	case p.GaveUp == engine.GaveUpIncompatible:
-		x.prefillFailed(ref, by, disagg.Incompatible)
+		x.prefillFailed(ref, by, p.Claim, disagg.Incompatible)
 	case p.GaveUp != engine.GoesOn:
-		x.prefillFailed(ref, by, disagg.PrefillFailed)
-	case !x.isAdmitted(ref, by):
+		x.prefillFailed(ref, by, p.Claim, disagg.PrefillFailed)
+	case !x.isAdmitted(ref, by, p.Claim): // earlier builds make no claim
 		return false
 	default:
 		x.machine.HandleProgress(x.d.now(), ref)
@@ -445,9 +485,11 @@ func (x *exchange) handleProgress(p *engine.Prefilled) bool {
 	return true
 }
 
-// prefillFailed handles a prefill worker which gave up, or went away.
-func (x *exchange) prefillFailed(ref disagg.AttemptRef, by disagg.Incarnation, why disagg.HandoffReason) {
-	if x.isAdmitted(ref, by) {
+// prefillFailed handles a prefill worker which gave up a claim, or went away. Of other claims than the admitted one it
+// changes nothing: a worker which got a job twice gives up the second one while it works on the first one.
+func (x *exchange) prefillFailed(ref disagg.AttemptRef, by disagg.Incarnation, claim uint64, why disagg.HandoffReason) {
+	switch {
+	case claim != 0 && x.isAdmitted(ref, by, claim):
 		if t := x.transfer; t != nil {
 			t.Abort(errors.New("its writer has given up"))
 			// A worker which has written all blocks may go: a transfer which is over stays as it is.
@@ -457,6 +499,8 @@ func (x *exchange) prefillFailed(ref disagg.AttemptRef, by disagg.Incarnation, w
 			}
 		}
 		x.endPull(refusal(why))
+	case x.machine.State() != disagg.Queued:
+		return
 	}
 	x.queue = x.machine.HandlePrefillFailed(x.d.now(), ref, by, why, x.queue)
 }

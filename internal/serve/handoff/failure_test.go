@@ -4,17 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"penstock/core/disagg"
 	"penstock/core/fault"
+	"penstock/core/kv"
 	"penstock/internal/engine"
 	"penstock/internal/plane/bus"
 	"penstock/internal/plane/bus/bustest"
+	"penstock/internal/plane/rpc"
 )
 
 // stages are the moments at which a prefill worker stops. Each function makes it call reached there, once, and then wait
@@ -128,6 +133,44 @@ func TestPrefillWorkerStands(t *testing.T) {
 			r.expectIdle()
 		})
 	}
+}
+
+// TestEngineStands: a worker whose engine or transfer stands still is given up after Silence, though its process answers.
+func TestEngineStands(t *testing.T) {
+	for _, stage := range stages {
+		eachWay(t, stage.name, func(t *testing.T, q bus.Queue) {
+			r := newRig(t, rigConfig{blocks: []int{16, 64, 64}, queue: q})
+			first, resume, goOn := r.prefills[0], r.prefills[1].standBy(), make(chan struct{})
+			stage.stop(first, func() { first.standBy(); resume() }, goOn)
+			req := newRequest(1, large, 5)
+			if o := r.expect(req, r.start(r.ctx, req)); !isRemote(o) || o.Jobs != 2 || o.Took > testHandoff.Silence+3*time.Second {
+				t.Errorf("%+v", o)
+			}
+			close(goOn)
+			r.expectIdle()
+		})
+	}
+}
+
+// TestBrokenEngine: a worker whose engine does not answer takes no jobs from the queue until it does.
+func TestBrokenEngine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var broken atomic.Bool
+		r := newRig(t, rigConfig{blocks: []int{16, 64}, queue: newQueue(t), prefill: func(c *PrefillWorkerConfig) { c.IsBroken = broken.Load }})
+		synctest.Wait() // it pulls
+		broken.Store(true)
+		req := newRequest(1, 400, 5)
+		done := r.start(r.ctx, req)
+		time.Sleep(time.Second) // virtual
+		if s := r.prefills[0].Stats(); s.Jobs != 0 {
+			t.Errorf("while the engine is broken: %+v", s)
+		}
+		broken.Store(false)
+		if o := r.expect(req, done); !isRemote(o) || o.Jobs != 1 {
+			t.Errorf("%+v", o)
+		}
+		r.expectIdle()
+	})
 }
 
 // TestLateWriter: a writer which goes on after its transfer was closed, while another worker writes, writes nothing.
@@ -291,6 +334,13 @@ func TestReferences(t *testing.T) {
 			_ = r.decoder.ServeProgress(engine.AppendPrefilled(nil, &gaveUp))
 			gaveUp.Attempt++
 		}
+		gaveUp.Attempt, gaveUp.Handle = job.Attempt, slices.Concat(job.Handle[:15], []byte{job.Handle[15] + 1})
+		for _, handle := range [][]byte{gaveUp.Handle, nil} {
+			gaveUp.Handle = handle
+			if err := r.decoder.ServeProgress(engine.AppendPrefilled(nil, &gaveUp)); fault.CodeOf(err) != fault.Conflict {
+				t.Errorf("progress with the handle %x: %v", handle, err)
+			}
+		}
 		if err := r.decoder.ServeProgress(engine.AppendPrefilled(nil, &engine.Prefilled{Attempt: 1, Epoch: job.Epoch})); fault.CodeOf(err) != fault.Conflict {
 			t.Errorf("progress without a pull: %v", err)
 		}
@@ -324,6 +374,74 @@ func TestTwoPullOneJob(t *testing.T) {
 			r.expectIdle()
 		}
 		if s := r.decoder.Stats(); s.Pulls != 20 || s.RefusedPulls < 5 || s.Remote != 20 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// TestUnknownDecodeWorker: a job whose decode worker the prefill worker does not know yet comes again when its lease
+// passes: its attempts last until discovery has caught up. The log says so, once.
+func TestUnknownDecodeWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start, log := time.Now(), new(strings.Builder)
+		r := newRig(t, rigConfig{blocks: []int{16, 64}, queue: newQueue(t), prefill: func(c *PrefillWorkerConfig) {
+			c.Log = slog.New(slog.NewTextHandler(log, nil))
+			find := c.FindOwner
+			c.FindOwner = func(w kv.Worker) *disagg.Metadata {
+				if time.Since(start) < 3*time.Second { // virtual
+					return nil
+				}
+				return find(w)
+			}
+		}})
+		req := newRequest(1, 400, 5)
+		if o := r.expect(req, r.start(r.ctx, req)); !isRemote(o) || o.Jobs != 1 {
+			t.Errorf("%+v", o)
+		}
+		r.expectIdle()
+		if s := r.prefills[0].Stats(); s.Jobs != 3 || s.Failed != 2 {
+			t.Errorf("%+v", s)
+		}
+		if strings.Count(log.String(), "level=WARN") != 1 || !strings.Contains(log.String(), `reason="unknown decode worker"`) {
+			t.Errorf("the log is\n%s", log)
+		}
+	})
+}
+
+// TestStopReturnsJob: a worker which stops before it has the prompt gives its job back at once.
+func TestStopReturnsJob(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, rigConfig{blocks: []int{16, 64, 64}, queue: newQueue(t)})
+		first, resume, stopped := r.prefills[0], r.prefills[1].standBy(), make(chan struct{})
+		first.calls.blockCalls(engine.MethodPull)
+		first.calls.blockCalls(engine.MethodProgress)
+		first.calls.beforeCall(engine.MethodPull, func() {
+			go func() { first.stop(); close(stopped) }()
+			resume()
+		})
+		req := newRequest(1, 400, 5)
+		if o := r.expect(req, r.start(r.ctx, req)); !isRemote(o) || o.Jobs != 1 || o.Took > time.Second {
+			t.Errorf("%+v", o)
+		}
+		<-stopped
+		r.expectIdle()
+	})
+}
+
+// TestDuplicateFails: a worker gets a job again whose lease has passed, and gives up that delivery, whose pull is not
+// answered. The first one, which it works on, goes on.
+func TestDuplicateFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, rigConfig{blocks: []int{16, 64}, queue: hangingQueue{newQueue(t)}})
+		n := r.prefills[0]
+		n.cache.beforeBatch(func() { time.Sleep(time.Second) }) // virtual
+		n.calls.beforeCall(engine.MethodPull, func() { n.calls.blockCalls(engine.MethodPull) })
+		req := newRequest(1, large, 5)
+		if o := r.expect(req, r.start(r.ctx, req)); !isRemote(o) || o.Jobs != 1 {
+			t.Errorf("%+v", o)
+		}
+		r.expectIdle()
+		if s := n.Stats(); s.Failed == 0 || s.Written != 1 {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -374,6 +492,56 @@ func TestNoRoom(t *testing.T) {
 		}
 		r.expectIdle()
 	})
+}
+
+// TestTooLarge: a prompt whose blocks are larger than all the memory in which they could arrive is prefilled by the decode
+// worker, for a reason of its own, and the log says once that there are such prompts.
+func TestTooLarge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := new(strings.Builder)
+		r := newRig(t, rigConfig{blocks: []int{16, 64}, change: func(c *DecodeWorkerConfig) {
+			c.LandingBytes, c.Log = tokenBytes*1500, slog.New(slog.NewTextHandler(log, nil))
+		}})
+		for i := range 2 {
+			req := newRequest(i, 1600, 5)
+			if o := r.expect(req, r.start(r.ctx, req)); o.Jobs != 0 || o.Label() != "larger_than_the_landing_memory" {
+				t.Errorf("%+v: %s", o, o.Label())
+			}
+		}
+		r.expectIdle()
+		if strings.Count(log.String(), "level=WARN") != 1 || !strings.Contains(log.String(), "context_length=4096") {
+			t.Errorf("the log is\n%s", log)
+		}
+	})
+}
+
+// sizedEngine is an engine with a cache of so many blocks.
+type sizedEngine struct {
+	exchangeEngine
+	blocks int
+}
+
+func (e sizedEngine) Card() engine.Card {
+	c := e.exchangeEngine.Card()
+	c.Blocks = e.blocks
+	return c
+}
+
+// TestLandingBytes: the memory in which blocks arrive is a quarter of the KV cache, and at least 256 MiB.
+func TestLandingBytes(t *testing.T) {
+	eng := newEngine(t, newTokenCache(16, 64))
+	for blocks, want := range map[int]int64{100: 256 << 20, 1 << 20: 16 * tokenBytes << 18} {
+		cfg := DecodeWorkerConfig{Self: decodeSelf, Addr: "decode", Handoff: testHandoff, Decide: func(in disagg.SplitInputs) disagg.Decision {
+			return disagg.Decision{Inputs: in}
+		}}
+		d, err := NewDecodeWorker(cfg, sizedEngine{eng, blocks}, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.cfg.LandingBytes != want {
+			t.Errorf("with %d blocks of %d bytes it is %d, want %d", blocks, 16*tokenBytes, d.cfg.LandingBytes, want)
+		}
+	}
 }
 
 // TestReclaimed: the engine takes the blocks back for an older request. The prefill ends, and the decode worker computes the
@@ -446,6 +614,27 @@ func TestLongPrefill(t *testing.T) {
 	})
 }
 
+// hangingQueue does not answer Extend.
+type hangingQueue struct{ bus.Queue }
+
+func (hangingQueue) Extend(ctx context.Context, _ bus.Delivery) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestQueueHangs: a queue which does not answer does not end a long prefill, which its decode worker hears of.
+func TestQueueHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, rigConfig{blocks: []int{16, 64}, queue: hangingQueue{newQueue(t)}})
+		r.prefills[0].cache.beforeBatch(func() { time.Sleep(time.Second) }) // virtual
+		req := newRequest(1, large, 5)
+		if o := r.expect(req, r.start(r.ctx, req)); !isRemote(o) || o.Jobs != 1 || o.Took < 10*time.Second {
+			t.Errorf("%+v", o)
+		}
+		r.expectIdle()
+	})
+}
+
 // TestWrongNote: blocks whose note names another attempt, or none, are not used.
 func TestWrongNote(t *testing.T) {
 	for name, change := range map[string]func(*engine.Prefilled){
@@ -472,6 +661,44 @@ func TestWrongNote(t *testing.T) {
 			})
 		})
 	}
+}
+
+// repeatingCalls gets the last frame of each pull twice. second gets what is said of the second one.
+type repeatingCalls struct {
+	rpc.Plane
+	second chan error
+}
+
+func (c repeatingCalls) Call(ctx context.Context, addr, method string, body []byte, recv func([]byte) error) error {
+	if method != engine.MethodPull {
+		return c.Plane.Call(ctx, addr, method, body, recv)
+	}
+	return c.Plane.Call(ctx, addr, method, body, func(frame []byte) error {
+		var f engine.Pulled
+		err := recv(frame)
+		if err == nil && engine.DecodePulled(frame, &f) == nil && f.Last {
+			err = recv(frame)
+			c.second <- err
+		}
+		return err
+	})
+}
+
+// TestTwoPrompts: a decode worker which sends a frame after the last one of a prompt breaks the rules: its pull fails.
+func TestTwoPrompts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, rigConfig{blocks: []int{16, 64}})
+		calls := repeatingCalls{r.prefills[0].calls, make(chan error, 1)}
+		r.prefills[0].PrefillWorker.calls = calls
+		req := newRequest(1, 400, 5)
+		if o := r.expect(req, r.start(r.ctx, req)); isRemote(o) {
+			t.Errorf("%+v", o)
+		}
+		if err := <-calls.second; fault.CodeOf(err) != fault.Invalid {
+			t.Errorf("of the second prompt: %v", err)
+		}
+		r.expectIdle()
+	})
 }
 
 // TestNoJobs: bytes which are no job are removed from the queue, and refused in a call.

@@ -57,6 +57,7 @@ const ownerMemory = time.Minute
 // reportedLoad is how many tokens of how many prompts a prefill worker has to compute, and when it said so.
 type reportedLoad struct {
 	tokens, jobs int
+	notReady     bool // its engine does not answer
 	at           time.Time
 }
 
@@ -97,23 +98,26 @@ func (f *Fleet) recordLoad(r *engine.LoadReport) {
 	defer f.mu.Unlock()
 	for _, p := range f.peersLocked() {
 		if p.Worker.ID == r.WorkerID && p.Epoch == r.Epoch {
-			f.mu.loads[r.WorkerID] = reportedLoad{max(r.Load.PrefillTokens, 0), max(r.Load.Running+r.Load.Waiting, 0), time.Now()}
+			f.mu.loads[r.WorkerID] = reportedLoad{max(r.Load.PrefillTokens, 0), max(r.Load.Running+r.Load.Waiting, 0), r.State == engine.StateNotReady, time.Now()}
 		}
 	}
 }
 
-// Peers returns the prefill workers whose blocks this worker can take.
+// Peers returns the prefill workers whose blocks this worker can take, without those which say that they are not ready.
 func (f *Fleet) Peers() []PrefillPeer {
 	now := time.Now()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	known := f.peersLocked()
-	all := make([]PrefillPeer, len(known))
-	for i, p := range known {
+	all := make([]PrefillPeer, 0, len(known))
+	for _, p := range known {
 		if l := f.mu.loads[p.Worker.ID]; now.Sub(l.at) < reportAge {
+			if l.notReady {
+				continue
+			}
 			p.Tokens, p.Jobs = l.tokens, l.jobs
 		}
-		all[i] = p
+		all = append(all, p)
 	}
 	return all
 }
@@ -199,8 +203,9 @@ func QueuePrefix(namespace, component string) string {
 // NamedQueue returns the queue of prefill workers with a name.
 func NamedQueue(name string) bus.QueueConfig { return bus.QueueConfig{Name: name} }
 
-// QueueConfig returns the queue of the prefill workers of a model.
-func QueueConfig(namespace, component, model string) bus.QueueConfig {
+// QueueConfig returns the queue of the prefill workers of a model whose blocks are as m says: a worker with other
+// numerics, elements or layout could do none of its jobs, and has a queue of its own. docs/format/queue.md has the name.
+func QueueConfig(namespace, component, model string, m *disagg.Metadata) bus.QueueConfig {
 	// Names of models have any characters, and those of queues few.
 	const readable = 32
 	name := strings.Map(func(r rune) rune {
@@ -209,6 +214,6 @@ func QueueConfig(namespace, component, model string) bus.QueueConfig {
 		}
 		return '_'
 	}, model)
-	sum := sha256.Sum256([]byte(model))
+	sum := sha256.Sum256([]byte(strings.Join([]string{model, m.Numerics, m.Type, m.Layout}, "\x00")))
 	return NamedQueue(QueuePrefix(namespace, component) + name[:min(len(name), readable)] + "-" + hex.EncodeToString(sum[:6]))
 }

@@ -91,6 +91,18 @@ func TestFleet(t *testing.T) {
 		if !f.HasDecodeWorkers() || f.FindOwner(kv.Worker{ID: 1}).Epoch != 101 || f.FindOwner(kv.Worker{ID: 3}) != nil || f.FindOwner(kv.Worker{ID: 9}) != nil {
 			t.Error("the decode worker is not known, or another is")
 		}
+		report := func(state string) {
+			f.recordLoad(&engine.LoadReport{WorkerID: 5, Epoch: 105, State: state, Load: engine.Load{PrefillTokens: 7, Running: 1}})
+		}
+		report(engine.StateNotReady)
+		if got := peers(); got != "2/102 at worker-2: 20 of 3" {
+			t.Errorf("with a worker which is not ready the peers are %s", got)
+		}
+		report(engine.StateReady)
+		if got := peers(); got != "2/102 at worker-2: 20 of 3, 5/105 at worker-5: 7 of 1" {
+			t.Errorf("when it is ready again the peers are %s", got)
+		}
+		report(engine.StateNotReady)
 		time.Sleep(reportAge) // virtual
 		if got := peers(); got != "2/102 at worker-2: 0 of 0, 5/105 at worker-5: 0 of 0" {
 			t.Errorf("with old reports the peers are %s", got)
@@ -118,12 +130,13 @@ func TestFleet(t *testing.T) {
 	})
 }
 
-// TestQueueConfig: models have queues of their own, whatever their names, and the longest names fit.
+// TestQueueConfig: models have queues of their own, whatever their names, and so have workers of one model which cannot
+// exchange blocks. The names begin with that of the model, and the longest ones fit.
 func TestQueueConfig(t *testing.T) {
 	long := strings.Repeat("x", 64)
 	seen := map[string]string{}
 	for _, model := range []string{"m", "org/Model-7B.v1", "org_Model-7B_v1", strings.Repeat("é", 128), strings.Repeat("é", 127) + "x"} {
-		cfg := QueueConfig(long, long, model)
+		cfg := QueueConfig(long, long, model, new(disagg.Metadata))
 		cfg.EnsureDefaults()
 		if err := cfg.Validate(); err != nil {
 			t.Errorf("%s: %v", model, err)
@@ -132,6 +145,29 @@ func TestQueueConfig(t *testing.T) {
 			t.Errorf("%s and %s share a queue", model, other)
 		}
 		seen[cfg.Name] = model
+	}
+	m := disagg.Metadata{BlockSize: 16, Numerics: "build 1", Type: "F32", Layout: "tokens"}
+	const want = "n.c.prefill-m-eb176655dacc"
+	if cfg := QueueConfig("n", "c", "m", &m); cfg.Name != want {
+		t.Errorf("the queue is %s, want %s", cfg.Name, want)
+	}
+	seen = map[string]string{want: "the first"}
+	for name, change := range map[string]func(*disagg.Metadata){
+		"numerics": func(m *disagg.Metadata) { m.Numerics = "build 2" },
+		"type":     func(m *disagg.Metadata) { m.Type = "BF16" },
+		"layout":   func(m *disagg.Metadata) { m.Layout = "heads" },
+	} {
+		other := m
+		change(&other)
+		cfg := QueueConfig("n", "c", "m", &other)
+		if with, ok := seen[cfg.Name]; ok || !strings.HasPrefix(cfg.Name, QueuePrefix("n", "c")+"m-") {
+			t.Errorf("with another %s the queue is %s, that of %s", name, cfg.Name, with)
+		}
+		seen[cfg.Name] = name
+	}
+	m.BlockSize = 64
+	if cfg := QueueConfig("n", "c", "m", &m); cfg.Name != want {
+		t.Errorf("with larger blocks, which are converted, the queue is %s", cfg.Name)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"penstock/core/kv"
 	"penstock/internal/engine"
 	"penstock/internal/plane/bus"
 )
@@ -92,5 +93,23 @@ func TestPrefixHeld(t *testing.T) {
 			t.Errorf("a request whose blocks are held: %+v", o)
 		}
 		r.expectIdle()
+	})
+}
+
+// TestResumedChoices: several choices which resume are not divided: an earlier one may have ended without being marked,
+// and the tokens which would move are not those which the engine computes.
+func TestResumedChoices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, rigConfig{blocks: []int{16, 64}})
+		req := newRequest(1, 400, 40)
+		req.Choices, req.Attempt = 2, 2
+		req.Sampling = engine.Sampling{Temperature: 1, Seed: 1}
+		whole := r.alone(req)
+		req.Generated = [][]kv.Token{whole[0].Tokens, whole[1].Tokens[:2]}
+		r.compare(req, <-r.start(r.ctx, req))
+		r.expectIdle()
+		if s := r.decoder.Stats(); s.Jobs != 0 {
+			t.Errorf("the request was divided: %+v", s)
+		}
 	})
 }

@@ -1,13 +1,16 @@
 package handoff
 
 import (
+	"cmp"
 	"context"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"penstock/core/disagg"
 	"penstock/core/fault"
+	"penstock/internal/bounded"
 	"penstock/internal/engine"
 	"penstock/internal/plane/rpc"
 	"penstock/internal/plane/xfer"
@@ -27,11 +30,15 @@ type job struct {
 	machine *disagg.PrefillJob
 	queue   []disagg.HandoffEffect // to be performed
 	prompt  *engine.Request
-	beating bool // a heartbeat is under way
+	claim   uint64 // of the pull which was admitted; 0 without a prompt
 	gaveUp  bool
 	written bool
+	work    uint64 // countWork at the last heartbeat
+	// extending and reporting say that a heartbeat to the source and to the decode worker is under way.
+	extending, reporting bool
 
-	cached atomic.Int64 // tokens of the prompt
+	cached    atomic.Int64 // tokens of the prompt
+	preparing atomic.Bool  // neither the engine nor the transfer works
 }
 
 // doJob does a job. It ends early, and tells the decode worker, when stop is closed.
@@ -61,7 +68,7 @@ func (p *PrefillWorker) doJob(ctx context.Context, stop <-chan struct{}, req *en
 		case <-timer.C:
 			j.queue = j.machine.Tick(p.now(), j.queue)
 		case <-stop:
-			j.queue = j.machine.HandleFailed(j.queue)
+			j.queue = j.machine.HandleStop(j.queue)
 		}
 	}
 }
@@ -96,6 +103,16 @@ func (j *job) post(f func()) {
 	}
 }
 
+// startGuarded runs f in the background. A panic in it fails the job.
+func (j *job) startGuarded(f func()) {
+	j.running.Go(func() {
+		if err := bounded.RecoverPanic(func() error { f(); return nil }); err != nil {
+			j.p.cfg.Log.Error("a job of a prefill worker panicked", "request", j.req.ID, "error", err)
+			j.post(func() { j.queue = j.machine.HandleFailed(j.queue) })
+		}
+	})
+}
+
 // perform performs the effects of the machine.
 func (j *job) perform(ctx context.Context) {
 	for len(j.queue) > 0 {
@@ -103,9 +120,12 @@ func (j *job) perform(ctx context.Context) {
 		j.queue = j.queue[1:]
 		switch e.Kind {
 		case disagg.FetchPrompt:
-			j.running.Go(func() { j.pullPrompt(ctx) })
+			j.startGuarded(func() { j.pullPrompt(ctx) })
 		case disagg.RunPrefill:
-			j.running.Go(func() { j.computePrompt(ctx, j.prompt) })
+			prompt := j.prompt
+			j.work, _ = j.p.countWork()
+			j.preparing.Store(true)
+			j.startGuarded(func() { j.computePrompt(ctx, prompt) })
 		case disagg.WriteBlocks:
 			close(j.write)
 		case disagg.KeepAlive:
@@ -113,10 +133,14 @@ func (j *job) perform(ctx context.Context) {
 		case disagg.TellDecode:
 			j.tellDecode(ctx, e.Reason)
 		case disagg.AckJob:
-			j.running.Go(func() { j.p.within(ctx, j.source.acknowledge) })
+			j.startGuarded(func() { j.p.within(ctx, j.source.acknowledge) })
 		case disagg.ReturnJob:
 			j.gaveUp = true
-			j.running.Go(func() {
+			if e.Reason != disagg.Stopped {
+				j.p.throttle.Log(ctx, slog.LevelWarn, "a job is left to another prefill worker",
+					"request", j.req.ID, "decode_worker", uint64(j.req.Decode.ID), "reason", e.Reason.String())
+			}
+			j.startGuarded(func() {
 				j.p.within(ctx, func(ctx context.Context) error { return j.source.giveBack(ctx, e.Reason) })
 			})
 		case disagg.ReleasePrompt: // the job is over: doJob ends what runs
@@ -134,14 +158,20 @@ func (j *job) pullPrompt(ctx context.Context) {
 	}}
 	var prompt []byte
 	var budget time.Duration
+	var claim uint64
+	isWhole := false
 	err := j.p.calls.Call(ctx, j.req.Addr, engine.MethodPull, engine.AppendPullRequest(nil, &req), func(frame []byte) error {
 		var f engine.Pulled
 		if err := engine.DecodePulled(frame, &f); err != nil {
 			return err
 		}
+		if isWhole {
+			return fault.New(fault.Invalid, "pull: a frame follows the last one")
+		}
 		if f.Budget > 0 {
 			budget = time.Duration(f.Budget) * time.Millisecond
 		}
+		claim = cmp.Or(claim, f.Claim)
 		if len(prompt)+len(f.Data) > maxPrompt {
 			return fault.New(fault.TooLarge, "pull: a prompt of more than %d bytes", maxPrompt)
 		}
@@ -159,8 +189,11 @@ func (j *job) pullPrompt(ctx context.Context) {
 		if uint64(len(prompt)) != f.Total || r.Leg != engine.LegPrefill || r.Handoff == nil || r.Handoff.Blocks == nil {
 			return fault.New(fault.Invalid, "pull: the answer is no prompt to prefill")
 		}
-		prompt = nil
-		j.post(func() { j.prompt, j.queue = r, j.machine.HandlePrompt(j.p.now(), budget, j.queue) })
+		prompt, isWhole = nil, true
+		j.post(func() {
+			j.prompt, j.claim = r, claim
+			j.queue = j.machine.HandlePrompt(j.p.now(), budget, j.queue)
+		})
 		return nil
 	})
 	j.post(func() { j.handlePullEnd(ctx, err) })
@@ -187,6 +220,7 @@ func (j *job) handleWritten() {
 // computePrompt computes the prompt and writes its blocks.
 func (j *job) computePrompt(ctx context.Context, req *engine.Request) {
 	err := j.prepare(ctx, req)
+	j.preparing.Store(false)
 	if err == nil {
 		err = j.p.eng.PrefillBlocks(ctx, req, func(held engine.HeldBlocks) error {
 			j.post(func() { j.queue = j.machine.HandleComputed(j.queue) })
@@ -241,7 +275,9 @@ func (j *job) writeBlocks(ctx context.Context, into *engine.BlockHandoff, held e
 	if err := held.ReadBlocks(ctx, piece, first, last); err != nil {
 		return err
 	}
-	return xfer.Write(ctx, j.p.bulk, d, note, piece)
+	err = xfer.Write(ctx, j.p.bulk, d, note, piece)
+	j.p.sent.Add(uint64(len(piece)))
+	return err
 }
 
 // writePieces writes the blocks from first to below last, as many at once as piece holds.
@@ -261,47 +297,66 @@ func (j *job) writePieces(ctx context.Context, d xfer.Descriptor, note []byte, h
 		if err := w.Write(part); err != nil {
 			return err
 		}
+		j.p.sent.Add(uint64(len(part)))
 	}
 	return w.Commit(note)
 }
 
-// keepAlive tells the source and the decode worker that the work goes on, unless it is still telling them.
+// keepAlive tells the source and the decode worker that the work goes on, each unless it is still telling that one:
+// neither waits for the other. The decode worker hears nothing while nothing is computed and written: a process whose engine
+// stands still is not one whose work goes on.
 func (j *job) keepAlive(ctx context.Context) {
-	if j.beating {
-		return
-	}
-	j.beating = true
-	j.running.Go(func() {
-		beat, cancel := context.WithTimeout(ctx, j.p.cfg.Job.ClaimWait)
-		defer cancel()
-		if err := j.source.extend(beat); err != nil { // another worker may get the job: it will be refused
-			j.p.cfg.Log.DebugContext(ctx, "a job is not extended", "request", j.req.ID, "error", err)
-		}
-		err := j.report(beat, engine.GoesOn)
-		j.post(func() {
-			if j.beating = false; fault.CodeOf(err) == fault.Conflict {
-				j.queue = j.machine.HandleRefused(j.queue)
+	if !j.extending {
+		j.extending = true
+		j.startGuarded(func() {
+			beat, cancel := context.WithTimeout(ctx, j.p.cfg.Job.ClaimWait)
+			defer cancel()
+			if err := j.source.extend(beat); err != nil { // another worker may get the job: it will be refused
+				j.p.cfg.Log.DebugContext(ctx, "a job is not extended", "request", j.req.ID, "error", err)
 			}
+			j.post(func() { j.extending = false })
 		})
-	})
+	}
+	if claim := j.claim; !j.reporting && j.hasWorked() {
+		j.reporting = true
+		j.startGuarded(func() {
+			beat, cancel := context.WithTimeout(ctx, j.p.cfg.Job.ClaimWait)
+			defer cancel()
+			err := j.report(beat, claim, engine.GoesOn)
+			j.post(func() {
+				if j.reporting = false; fault.CodeOf(err) == fault.Conflict {
+					j.queue = j.machine.HandleRefused(j.queue)
+				}
+			})
+		})
+	}
+}
+
+// hasWorked reports whether the work went on since the last heartbeat, as far as is known.
+func (j *job) hasWorked() bool {
+	work, ok := j.p.countWork()
+	last := j.work
+	j.work = work
+	return !ok || work != last || j.preparing.Load()
 }
 
 // tellDecode tells the decode worker that this worker gives the job up.
 func (j *job) tellDecode(ctx context.Context, why disagg.HandoffReason) {
 	j.gaveUp = true
-	gaveUp := engine.GaveUpFailed
+	claim, gaveUp := j.claim, engine.GaveUpFailed
 	if why == disagg.Incompatible {
 		gaveUp = engine.GaveUpIncompatible
 	}
-	j.running.Go(func() {
-		j.p.within(ctx, func(ctx context.Context) error { return j.report(ctx, gaveUp) })
+	j.startGuarded(func() {
+		j.p.within(ctx, func(ctx context.Context) error { return j.report(ctx, claim, gaveUp) })
 	})
 }
 
-// report calls progress.
-func (j *job) report(ctx context.Context, gaveUp engine.GaveUp) error {
+// report calls progress for a claim.
+func (j *job) report(ctx context.Context, claim uint64, gaveUp engine.GaveUp) error {
 	self := j.p.cfg.Self
 	return j.p.calls.Call(ctx, j.req.Addr, engine.MethodProgress, engine.AppendPrefilled(nil, &engine.Prefilled{
 		Attempt: j.req.Attempt, Epoch: j.req.Epoch, By: self.Worker, ByEpoch: self.Epoch, GaveUp: gaveUp,
+		Claim: claim, Handle: j.req.Handle,
 	}), func([]byte) error { return nil })
 }

@@ -26,7 +26,7 @@ type JobPlacer interface {
 // QueuePlacer gives jobs to a queue, except for jobs which are addressed to a worker. A worker which pulls a job that was withdrawn is refused.
 type QueuePlacer struct {
 	Queue bus.Queue
-	// MaxLifetime is that of the queue, and Wait bounds the wait for it.
+	// MaxLifetime bounds the time for which a job is in the queue, and Wait the wait for the queue to take it.
 	MaxLifetime, Wait time.Duration
 	// Else takes the jobs which are addressed to a worker, and the ones which the queue does not take; nil takes none.
 	Else JobPlacer

@@ -6,13 +6,16 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"penstock/core/disagg"
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/internal/backoff"
+	"penstock/internal/bounded"
 	"penstock/internal/engine"
+	"penstock/internal/obs"
 	"penstock/internal/plane/bus"
 	"penstock/internal/plane/rpc"
 	"penstock/internal/plane/xfer"
@@ -34,7 +37,9 @@ type PrefillWorkerConfig struct {
 	// Observe, if not nil, gets each prompt whose blocks a decode worker has: the tokens which were not cached, and the bytes
 	// of its blocks. It must not wait.
 	Observe func(computed int, bytes int64)
-	Log     *slog.Logger
+	// IsBroken, if not nil, reports that the engine does not answer: no job is taken from the queue then. It must not wait.
+	IsBroken func() bool
+	Log      *slog.Logger
 }
 
 // Meaning of 0 in a PrefillWorkerConfig.
@@ -42,6 +47,9 @@ const (
 	DefaultConcurrency = 2
 	DefaultWaiting     = 64
 )
+
+// warnInterval is how often a warning about jobs is repeated at most.
+const warnInterval = 10 * time.Second
 
 // Validate reports all problems of c.
 func (c *PrefillWorkerConfig) Validate() error {
@@ -79,7 +87,10 @@ type PrefillWorker struct {
 	leave  sync.Once
 	left   chan struct{}  // closed by Drain
 	called sync.WaitGroup // calls which Run waits for
-	mu     struct {
+	sent   atomic.Uint64  // bytes of blocks which have been written, of all jobs
+	// throttle logs what may be true of every job.
+	throttle *obs.Throttle
+	mu       struct {
 		sync.Mutex
 		isOver bool // Run has ended, or is about to
 		stats  PrefillWorkerStats
@@ -96,6 +107,7 @@ func NewPrefillWorker(cfg PrefillWorkerConfig, eng engine.BlockProvider, calls r
 	return &PrefillWorker{
 		cfg: cfg, eng: eng, calls: calls, bulk: bulk, layout: eng.BlockLayout(), born: time.Now(),
 		slots: make(chan struct{}, cfg.Concurrency), ended: make(chan struct{}), left: make(chan struct{}),
+		throttle: obs.NewThrottle(cfg.Log, warnInterval),
 	}, nil
 }
 
@@ -138,6 +150,7 @@ func (p *PrefillWorker) Run(ctx context.Context, q bus.Queue) error {
 	p.mu.Unlock()
 	close(p.ended)
 	p.called.Wait()
+	p.throttle.Flush(context.WithoutCancel(ctx))
 	return nil
 }
 
@@ -165,10 +178,28 @@ const (
 	maxPullWait = 2 * time.Second
 )
 
+// brokenInterval is how often a worker with a broken engine looks whether it answers again.
+const brokenInterval = 500 * time.Millisecond
+
+func (p *PrefillWorker) isBroken() bool { return p.cfg.IsBroken != nil && p.cfg.IsBroken() }
+
+// countWork returns a number which changes whenever the engine has computed something, or bytes of blocks have been written;
+// ok is false for an engine which does not say.
+func (p *PrefillWorker) countWork() (n uint64, ok bool) {
+	src, ok := p.eng.(engine.HealthSource)
+	if !ok {
+		return 0, false
+	}
+	return src.HealthReport().Progress + p.sent.Load(), true
+}
+
 // doQueue does one job of a queue after the other, until pulling ends. Jobs end with ctx.
 func (p *PrefillWorker) doQueue(ctx, pulling context.Context, q bus.Queue) {
 	retry := backoff.Backoff{Min: minPullWait, Max: maxPullWait}
 	for {
+		if backoff.Poll(pulling, brokenInterval, func() bool { return !p.isBroken() }) != nil {
+			return
+		}
 		d, err := q.Pull(pulling)
 		switch {
 		case pulling.Err() != nil && err != nil:
@@ -185,7 +216,13 @@ func (p *PrefillWorker) doQueue(ctx, pulling context.Context, q bus.Queue) {
 			p.within(ctx, func(ctx context.Context) error { return q.Release(ctx, d) })
 			return
 		}
-		p.doDelivery(ctx, q, d)
+		if p.isBroken() { // since the pull began
+			p.within(ctx, func(ctx context.Context) error { return q.Release(ctx, d) })
+			continue
+		}
+		if err := bounded.RecoverPanic(func() error { p.doDelivery(ctx, q, d); return nil }); err != nil {
+			p.cfg.Log.ErrorContext(ctx, "a job of a queue panicked", "error", err)
+		}
 	}
 }
 
@@ -290,7 +327,7 @@ func errLeft() error { return fault.New(fault.Draining, "this prefill worker tak
 type jobSource interface {
 	// extend says that the work goes on.
 	extend(context.Context) error
-	// acknowledge ends the job, and giveBack leaves it to another worker.
+	// acknowledge ends the job, and giveBack leaves it to another worker, for a reason.
 	acknowledge(context.Context) error
 	giveBack(context.Context, disagg.HandoffReason) error
 }
@@ -303,7 +340,13 @@ type queuedJob struct {
 
 func (j *queuedJob) extend(ctx context.Context) error      { return j.queue.Extend(ctx, j.delivery) }
 func (j *queuedJob) acknowledge(ctx context.Context) error { return j.queue.Ack(ctx, j.delivery) }
-func (j *queuedJob) giveBack(ctx context.Context, _ disagg.HandoffReason) error {
+
+// giveBack returns the job if this worker stops. Otherwise the job comes again when its lease passes: the queue delivers
+// a returned one at once, which would spend all its attempts on the same worker in the same moment.
+func (j *queuedJob) giveBack(ctx context.Context, why disagg.HandoffReason) error {
+	if why != disagg.Stopped {
+		return nil
+	}
 	return j.queue.Release(ctx, j.delivery)
 }
 

@@ -35,6 +35,7 @@ const vocabulary = 96
 // wrong block gives a wrong answer.
 type tokenCache struct {
 	layout engine.KVLayout
+	panics string // the id of a request with which StartRequest panics
 	mu     struct {
 		sync.Mutex
 		slots    []kv.Token
@@ -67,6 +68,9 @@ func newTokenCache(blockSize, tokens int) *tokenCache {
 }
 
 func (c *tokenCache) StartRequest(_ context.Context, req *engine.Request, _ []kv.Token) ([]batch.State, error) {
+	if req.ID == c.panics {
+		panic("a bug of the engine")
+	}
 	states := make([]batch.State, req.Choices)
 	for i := range states {
 		s := &tokenState{drawn: req.Sampling.Temperature > 0}

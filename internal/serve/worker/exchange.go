@@ -40,7 +40,7 @@ type Exchange struct {
 	IsUsed func() bool
 }
 
-// ExchangeObserver counts for the metrics of a worker. It is safe for concurrent use.
+// ExchangeObserver counts for the metrics of a worker, and knows the state of its engine. It is safe for concurrent use.
 type ExchangeObserver interface {
 	// CountHandoff counts a request of a decode worker: its prompt was computed elsewhere, and so many bytes of blocks
 	// came, or it was computed here, for a reason which is a label.
@@ -51,7 +51,17 @@ type ExchangeObserver interface {
 	// SetPrefillers sets how many prefill workers a decode worker knows, how many jobs wait for them, and how many are
 	// dead letters of their queue.
 	SetPrefillers(workers, jobs, dead int)
+	// IsEngineBroken reports whether the worker is not ready since its engine does not answer.
+	IsEngineBroken() bool
 }
+
+// exchangeObserver is the ExchangeObserver of a worker.
+type exchangeObserver struct {
+	*workerMetrics
+	*callServer
+}
+
+var _ ExchangeObserver = exchangeObserver{}
 
 // openExchange opens the worker's exchange of blocks, once its address is known, and puts it on the card. If it cannot,
 // the worker serves without.
@@ -59,7 +69,7 @@ func (w *Worker) openExchange(ctx context.Context, addr string) *Exchange {
 	if w.cfg.OpenExchange == nil {
 		return nil
 	}
-	x, err := w.cfg.OpenExchange(ctx, addr, &w.metrics)
+	x, err := w.cfg.OpenExchange(ctx, addr, exchangeObserver{&w.metrics, w.server})
 	if err == nil && x != nil {
 		w.updatingCard.Lock()
 		defer w.updatingCard.Unlock()

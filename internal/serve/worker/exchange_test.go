@@ -237,3 +237,25 @@ func TestNoExchange(t *testing.T) {
 		}
 	})
 }
+
+// TestExchangeKnowsEngine: what exchanges the blocks of a worker knows whether its engine answers.
+func TestExchangeKnowsEngine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, servetest.Config{})
+		var of worker.ExchangeObserver
+		r.cfg.Role = engine.RoleDecode
+		r.cfg.OpenExchange = func(_ context.Context, _ string, o worker.ExchangeObserver) (*worker.Exchange, error) {
+			of = o
+			return nil, errors.New("no blocks are exchanged")
+		}
+		e := &reached{Engine: r.engine}
+		r.start(e)
+		defer r.stop()
+		for _, live := range []engine.Liveness{engine.Up, engine.Suspect, engine.Down, engine.Up} {
+			e.be(live)
+			if got := of.IsEngineBroken(); got != (live != engine.Up) {
+				t.Errorf("liveness %d: broken %t", live, got)
+			}
+		}
+	})
+}

@@ -119,8 +119,6 @@ type workerMetrics struct {
 	handoffs *workerVecs
 }
 
-var _ ExchangeObserver = (*workerMetrics)(nil)
-
 // The sides of a transfer of blocks, as labels.
 const (
 	sideReceived = "received"

@@ -154,7 +154,7 @@ func (s *callServer) loadReport() engine.LoadReport {
 	switch {
 	case leaving:
 		r.State = engine.StateDraining
-	case s.engineBroken.Load(), s.isEngineUnreachable():
+	case s.IsEngineBroken():
 		r.State = engine.StateNotReady
 	}
 	before := s.loadBefore.Load()
@@ -238,6 +238,9 @@ func longestChoice(generated [][]kv.Token) (n int) {
 	}
 	return n
 }
+
+// IsEngineBroken implements ExchangeObserver.
+func (s *callServer) IsEngineBroken() bool { return s.engineBroken.Load() || s.isEngineUnreachable() }
 
 // isEngineUnreachable reports whether the engine itself knows that it is unreachable, or is in doubt.
 func (s *callServer) isEngineUnreachable() bool {
