@@ -1,11 +1,13 @@
 package handoff
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
 	"penstock/core/disagg"
 	"penstock/core/fault"
+	"penstock/core/kv"
 	"penstock/internal/bounded"
 	"penstock/internal/engine"
 	"penstock/internal/plane/bus"
@@ -86,6 +88,27 @@ func TestHandoffPanics(t *testing.T) {
 		r.expectIdle()
 		next := newRequest(2, 400, 5)
 		if o := r.expect(next, r.start(r.ctx, next)); !isRemote(o) {
+			t.Errorf("%+v", o)
+		}
+		r.expectIdle()
+	})
+}
+
+// TestJobPanics: a panic of the goroutine which does a job of the queue ends that delivery alone: the job comes again.
+func TestJobPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int32
+		r := newRig(t, rigConfig{blocks: []int{16, 64}, queue: newQueue(t), prefill: func(c *PrefillWorkerConfig) {
+			find := c.FindOwner
+			c.FindOwner = func(w kv.Worker) *disagg.Metadata {
+				if asked.Add(1) == 1 {
+					panic("a bug")
+				}
+				return find(w)
+			}
+		}})
+		req := newRequest(1, 400, 5)
+		if o := r.expect(req, r.start(r.ctx, req)); !isRemote(o) || o.Jobs != 1 {
 			t.Errorf("%+v", o)
 		}
 		r.expectIdle()
