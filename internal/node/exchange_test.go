@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"penstock/core/disagg"
 	"penstock/internal/engine"
 	"penstock/internal/plane/bus"
 )
@@ -34,7 +35,7 @@ func TestJobLifetime(t *testing.T) {
 		const wait = 10 * time.Second
 		for i, budget := range []time.Duration{6 * wait, wait / 2} {
 			job := &engine.PrefillRequest{Attempt: uint32(i + 1), Budget: int(budget.Milliseconds())}
-			if _, err := newQueuePlacer(q, wait, nil).PlaceJob(t.Context(), job, nil); err != nil {
+			if _, err := newQueuePlacer(q, wait, nil).PlaceJob(t.Context(), job, disagg.Incarnation{}, nil); err != nil {
 				t.Fatal(err)
 			}
 			d, err := q.Pull(t.Context())

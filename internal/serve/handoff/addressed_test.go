@@ -18,8 +18,8 @@ import (
 func addressTo(at int, pinned bool) func(*DecodeWorkerConfig) {
 	return func(d *DecodeWorkerConfig) {
 		decide := d.Decide
-		d.Decide = func(in disagg.SplitInputs, hint *engine.PrefillHint) disagg.Decision {
-			decision := decide(in, hint)
+		d.Decide = func(asked disagg.SplitSettings, in disagg.SplitInputs, hint *engine.PrefillHint) disagg.Decision {
+			decision := decide(asked, in, hint)
 			decision.To = disagg.Incarnation{Worker: kv.Worker{ID: kv.WorkerID(10 + at)}, Epoch: uint64(100 + at)}
 			decision.Pinned = pinned
 			return decision
@@ -224,36 +224,36 @@ func TestSplitterChooses(t *testing.T) {
 		{"an unknown one holds it", holds(kv.PrefixHolder{Worker: 9, Tokens: 3200}), 0, 0},
 		{"it is named", &engine.PrefillHint{Pin: 2, Holders: []kv.PrefixHolder{{Worker: 3, Tokens: 3200}}}, 2, 0},
 	} {
-		d := s.Decide(in, tt.hint)
+		d := s.Decide(disagg.SplitSettings{}, in, tt.hint)
 		if d.To.Worker.ID != tt.want || d.Inputs.RemoteCached != tt.cached || !d.Remote || d.Pinned != (tt.hint.Pin != 0) {
 			t.Errorf("%s: %+v", tt.name, d)
 		}
 	}
-	if d := s.Decide(in, &engine.PrefillHint{Pin: 9}); d.Remote || d.Reason != disagg.NoPrefillWorkers {
+	if d := s.Decide(disagg.SplitSettings{}, in, &engine.PrefillHint{Pin: 9}); d.Remote || d.Reason != disagg.NoPrefillWorkers {
 		t.Errorf("an unknown one is named: %+v", d)
 	}
 	// The queue is full. A job for a worker which is named does not wait there.
 	full := newSplitter(disagg.ByThreshold)
-	if d := full.Decide(in, holds()); d.Remote || d.Reason != disagg.FullQueue {
+	if d := full.Decide(disagg.SplitSettings{}, in, holds()); d.Remote || d.Reason != disagg.FullQueue {
 		t.Errorf("%+v", d)
 	}
-	if d := full.Decide(in, &engine.PrefillHint{Pin: 2}); !d.Remote || d.To.Worker.ID != 2 || d.Inputs.QueuedJobs != 0 {
+	if d := full.Decide(disagg.SplitSettings{}, in, &engine.PrefillHint{Pin: 2}); !d.Remote || d.To.Worker.ID != 2 || d.Inputs.QueuedJobs != 0 {
 		t.Errorf("%+v", d)
 	}
 	// One is on this host: from there blocks come sooner, until it turns out that they do not.
 	workers[1].From = disagg.SameHost
-	if d := s.Decide(in, holds()); d.To.Worker.ID != 3 {
+	if d := s.Decide(disagg.SplitSettings{}, in, holds()); d.To.Worker.ID != 3 {
 		t.Errorf("one is on this host: %+v", d)
 	}
 	workers[1].Tokens = 20_000
-	if d := s.Decide(in, holds()); d.To.Worker.ID != 0 {
+	if d := s.Decide(disagg.SplitSettings{}, in, holds()); d.To.Worker.ID != 0 {
 		t.Errorf("it is busy: %+v", d)
 	}
 	workers[1].Tokens = 0
 	for range 20 {
 		s.ObserveHandoff(&HandoffOutcome{State: disagg.Decoding, By: workers[1].Incarnation, End: 3984, Prefill: 10 * time.Millisecond, Transfer: time.Second})
 	}
-	if d := s.Decide(in, holds()); d.To.Worker.ID != 0 || d.RemoteCost.Transfer > 100 {
+	if d := s.Decide(disagg.SplitSettings{}, in, holds()); d.To.Worker.ID != 0 || d.RemoteCost.Transfer > 100 {
 		t.Errorf("its blocks come slowly: %+v", d)
 	}
 }

@@ -531,7 +531,7 @@ func (e sizedEngine) Card() engine.Card {
 func TestLandingBytes(t *testing.T) {
 	eng := newEngine(t, newTokenCache(16, 64))
 	for blocks, want := range map[int]int64{100: 256 << 20, 1 << 20: 16 * tokenBytes << 18} {
-		cfg := DecodeWorkerConfig{Self: decodeSelf, Addr: "decode", Handoff: testHandoff, Decide: func(in disagg.SplitInputs) disagg.Decision {
+		cfg := DecodeWorkerConfig{Self: decodeSelf, Addr: "decode", Handoff: testHandoff, Decide: func(_ disagg.SplitSettings, in disagg.SplitInputs, _ *engine.PrefillHint) disagg.Decision {
 			return disagg.Decision{Inputs: in}
 		}}
 		d, err := NewDecodeWorker(cfg, sizedEngine{eng, blocks}, nil, nil)

@@ -211,13 +211,13 @@ func TestSplitter(t *testing.T) {
 		t.Error(label)
 	}
 	// A request asks for other settings, and the next one has the worker's again.
-	if d := s.Decide(disagg.SplitSettings{MaxPrefillQueueSize: new(3)}, in); !d.Remote || d.Config.MaxPrefillQueueSize != 3 || d.Config.MaxLocalPrefillLength != 1000 {
+	if d := s.Decide(disagg.SplitSettings{MaxPrefillQueueSize: new(3)}, in, &engine.PrefillHint{}); !d.Remote || d.Config.MaxPrefillQueueSize != 3 || d.Config.MaxLocalPrefillLength != 1000 {
 		t.Errorf("with a longer queue: %+v", d)
 	}
-	if d := s.Decide(disagg.SplitSettings{Policy: new(disagg.NeverRemote)}, in); d.Remote || d.Reason != disagg.PolicyIsNever {
+	if d := s.Decide(disagg.SplitSettings{Policy: new(disagg.NeverRemote)}, in, &engine.PrefillHint{}); d.Remote || d.Reason != disagg.PolicyIsNever {
 		t.Errorf("with the policy never: %+v", d)
 	}
-	if d := s.Decide(disagg.SplitSettings{}, in); d.Reason != disagg.FullQueue {
+	if d := s.Decide(disagg.SplitSettings{}, in, &engine.PrefillHint{}); d.Reason != disagg.FullQueue {
 		t.Errorf("after requests with settings: %+v", d)
 	}
 }

@@ -123,14 +123,14 @@ func TestDecodeExchange(t *testing.T) {
 			t.Error(got)
 		}
 		for series, want := range map[string]string{
-			`worker_computed_prompt_tokens_total{worker="7"}`:    "18",
+			`worker_computed_prompt_tokens_total{worker="7"}`:      "18",
 			`prefill_remote_total{reason="it_is_long",worker="7"}`: "1",
-			`prefill_local_total{reason="no_memory",worker="7"}`: "1",
-			`prefill_bytes_total{side="received",worker="7"}`:    "100",
-			`prefill_bytes_total{side="sent",worker="7"}`:        "50",
-			`prefill_workers{worker="7"}`:                        "2",
-			`prefill_queue_depth{worker="7"}`:                    "3",
-			`prefill_dead_jobs{worker="7"}`:                      "4",
+			`prefill_local_total{reason="no_memory",worker="7"}`:   "1",
+			`prefill_bytes_total{side="received",worker="7"}`:      "100",
+			`prefill_bytes_total{side="sent",worker="7"}`:          "50",
+			`prefill_workers{worker="7"}`:                          "2",
+			`prefill_queue_depth{worker="7"}`:                      "3",
+			`prefill_dead_jobs{worker="7"}`:                        "4",
 		} {
 			if got := r.metric(series); got != want {
 				t.Errorf("%s is %q, want %s", series, got, want)
