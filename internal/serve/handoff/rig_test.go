@@ -436,7 +436,7 @@ func decideRemotely(t testing.TB, workers func() int) func(disagg.SplitSettings,
 		t.Fatal(err)
 	}
 	w := l.WorkerOf(kv.Worker{ID: 1})
-	return func(_ disagg.SplitSettings, in disagg.SplitInputs, _ *engine.PrefillHint) disagg.Decision {
+	return func(asked disagg.SplitSettings, in disagg.SplitInputs, _ *engine.PrefillHint) disagg.Decision {
 		in.PrefillWorkers = workers()
 		cfg := asked.Apply(disagg.SplitConfig{Policy: disagg.AlwaysRemote})
 		return disagg.Decide(&cfg, &in, w, w)
