@@ -110,6 +110,7 @@ func (c *computer) StartRequest(ctx context.Context, req *engine.Request, stops 
 // ComputeBatch implements [batch.Computer].
 func (c *computer) ComputeBatch(_ context.Context, b *batch.Batch) error {
 	c.prepareWork(b)
+	defer clear(c.work) // else it keeps rows which are given up
 	if err := c.computePass(); err != nil {
 		return err
 	}

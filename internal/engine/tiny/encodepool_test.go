@@ -12,6 +12,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"penstock/core/encode"
 	"penstock/core/fault"
@@ -19,6 +20,7 @@ import (
 	"penstock/core/paged"
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
+	"penstock/internal/engine/tiny/model"
 	"penstock/internal/obs"
 
 	"github.com/google/go-cmp/cmp"
@@ -511,6 +513,42 @@ func hasStagedRows(p *encodePool) bool {
 		}
 	}
 	return false
+}
+
+// rowsWatch is a forwarder which has weak pointers to what is staged while it computes.
+type rowsWatch struct {
+	forwarder
+	pool   *encodePool
+	staged []weak.Pointer[float32]
+}
+
+func (w *rowsWatch) Forward(c *model.Cache, work []model.Work) error {
+	w.pool.mu.Lock()
+	for _, q := range w.pool.mu.requests {
+		for _, rows := range q.staged {
+			w.staged = append(w.staged, weak.Make(&rows[0]))
+		}
+	}
+	w.pool.mu.Unlock()
+	return w.forwarder.Forward(c, work)
+}
+
+// TestIdleKeepsNoRows: an engine without requests refers to no rows which were staged.
+func TestIdleKeepsNoRows(t *testing.T) {
+	e := seeing(t, cacheOf(0))
+	w := &rowsWatch{forwarder: e.cpu.forward, pool: e.cpu.encoders.pool}
+	e.cpu.forward = w
+	ctx := enginetest.Start(t, e)
+	enginetest.MustGenerate(t, ctx, e, picture(t, 1, 1)) // its last batch shows the picture
+	runtime.GC()
+	if len(w.staged) == 0 {
+		t.Error("nothing was staged")
+	}
+	for _, p := range w.staged {
+		if p.Value() != nil {
+			t.Error("rows are referred to after the answer")
+		}
+	}
 }
 
 // TestKeepOrDiscard: the matrix of package encode, with the embedding cache and without it. While an answer is
