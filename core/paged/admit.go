@@ -102,6 +102,16 @@ func (s *Scheduler) CachedPrefix(seq Sequence) int {
 	return len(hits) * s.cfg.BlockSize
 }
 
+// CachedTokens is CachedPrefix of a sequence which was added, with what it has generated. It is 0 if there is none.
+func (s *Scheduler) CachedTokens(id SeqID) int {
+	q := s.byID[id]
+	if q == nil {
+		return 0
+	}
+	hits, _, _ := s.matchPrefix(q)
+	return len(hits) * s.cfg.BlockSize
+}
+
 // missingBlocks returns how many blocks are missing for all known tokens of q, in addition to what is held now,
 // with the reserve left over; at most 0 if it fits.
 func (s *Scheduler) missingBlocks(q *seqState, hits []int32) int {
