@@ -701,6 +701,73 @@ func TestEvictedWhileWaiting(t *testing.T) {
 	})
 }
 
+// TestFailsWithItsRequest: a sequence which comes when the encoder has failed for another choice of its request, and
+// before the loop knows, fails with it: nothing is encoded again.
+func TestFailsWithItsRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := seeing(t, nil)
+		c, inner, calls := e.cpu, e.cpu.encoders.encode, 0
+		c.encoders.encode = func(ctx context.Context, kind media.Kind, input []float32, grid [3]int) ([]float32, error) {
+			if calls++; calls == 1 {
+				return nil, errors.New("a defect")
+			}
+			return inner(ctx, kind, input, grid)
+		}
+		req := picture(t, 1, 4)
+		req.Choices = 2
+		states, err := c.StartRequest(t.Context(), req, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, s := range states {
+			c.StartEncoding(paged.SeqID(i+1), s, 0)
+			synctest.Wait()
+		}
+		ranges, failed := c.AppendEncoded(nil), map[paged.SeqID]bool{}
+		for _, f := range c.AppendFailed(nil) {
+			failed[f.ID] = len(engine.MediaFailures(f.Err)) == 1
+		}
+		if diff := cmp.Diff(map[paged.SeqID]bool{1: true, 2: true}, failed); diff != "" || len(ranges) != 0 || calls != 1 {
+			t.Errorf("%d ranges are encoded by %d calls: %s", len(ranges), calls, diff)
+		}
+		for i, s := range states {
+			c.StopEncoding(paged.SeqID(i + 1))
+			s.(*choiceState).Release()
+		}
+	})
+}
+
+// TestRowsOfLostRun: rows of a run which the machine has given up are given back.
+func TestRowsOfLostRun(t *testing.T) {
+	for _, capacity := range []int{0, 64 << 20} {
+		synctest.Test(t, func(t *testing.T) {
+			e := seeing(t, func(c *Config) { c.EmbeddingCache, c.Encode.Threads = &capacity, 1 })
+			open, entered := heldEncoder(e.cpu.encoders)
+			result, _ := ask(enginetest.Start(t, e), e, picture(t, 1, 4))
+			<-entered
+			p := e.cpu.encoders.pool
+			p.mu.Lock()
+			actions, err := p.mu.machine.LoseEncoder(p.nowLocked(), 1, nil)
+			if err == nil {
+				actions, err = p.mu.machine.AddEncoder(p.nowLocked(), 2, encode.EncoderLimits{}, actions)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			p.performLocked(actions)
+			p.mu.Unlock()
+			synctest.Wait()
+			close(open)
+			if got := <-result; got.err != nil {
+				t.Error(got.err)
+			}
+			if s := e.EncodeStats(); s.LateReports != 1 || s.Repeats != 1 {
+				t.Errorf("%+v", s)
+			}
+		}) // seeing expects that no rows are held at the end
+	}
+}
+
 // TestBatchesBySize: a batch has at most maxBatchTokens tokens.
 func TestBatchesBySize(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

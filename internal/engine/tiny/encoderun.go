@@ -369,12 +369,20 @@ func (r *encodeRun) finishRun() {
 		results[k] = encode.Result{Tokens: len(i.rows.rows) / p.of.rows.width, Bytes: int64(elementBytes * len(i.rows.rows))}
 		if i.rows.isCached() {
 			results[k].Place = encode.InCache
-			p.mu.pins[pinName{i.item.Request, i.item.Index}] = i.rows
-			continue
 		}
-		p.mu.rows[i.item.Rows] = i.rows
 	}
 	actions, err := p.mu.machine.FinishRun(p.nowLocked(), r.id, results, nil)
+	for k, i := range r.items {
+		switch {
+		case results[k].Failure != encode.NotFailed:
+		case err != nil: // the machine has given the run up
+			p.of.rows.releaseRows(&i.rows)
+		case results[k].Place == encode.InCache:
+			p.mu.pins[pinName{i.item.Request, i.item.Index}] = i.rows
+		default:
+			p.mu.rows[i.item.Rows] = i.rows
+		}
+	}
 	if err == nil {
 		p.performLocked(actions)
 	}

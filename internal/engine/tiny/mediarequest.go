@@ -157,12 +157,12 @@ func (c *computer) StartEncoding(id paged.SeqID, s batch.State, ready int) {
 		sh.removeUser(u)
 		return
 	}
-	state := requestEnded
+	state, err := requestEnded, error(nil)
 	if sh.request != nil {
-		state, _ = sh.request.pollRequest()
+		state, err = sh.request.pollRequest()
 	}
 	switch covers := containsAll(sh.encoded, needed); {
-	case covers && state == requestReady:
+	case err != nil, covers && state == requestReady: // of a request which has failed, this sequence fails too
 		c.noteChange(sh)
 	case covers && state == requestPrefilled:
 		sh.request.stageAgain()
