@@ -2,17 +2,37 @@ package paged
 
 import "penstock/core/kv"
 
-// admissionGate remembers that the head of the queue did not fit, so that it is not hashed and looked up
-// again in every step. Only these events can make it fit: blocks were freed, the first block which it missed was
-// registered, or a transfer ended, after which an older sequence may be preempted. All open the gate.
+// admissionGate remembers that the head of the queue did not fit, and those which were passed over before it, so that
+// they are not hashed and looked up again in every step. Only these events can make one fit: blocks were freed, the first
+// block which it missed was registered, or a transfer ended, after which an older sequence may be preempted. All open
+// the gate.
 type admissionGate struct {
 	closed bool
 	miss   kv.SeqHash
+	passed map[kv.SeqHash]struct{} // the first blocks which those missed that were passed over
+}
+
+// passOver remembers the block which q missed, which is passed over.
+func (g *admissionGate) passOver(q *seqState) {
+	if g.passed == nil {
+		g.passed = map[kv.SeqHash]struct{}{}
+	}
+	g.passed[q.partial.missed] = struct{}{}
+}
+
+// registerBlock opens the gate if a sequence missed the block.
+func (g *admissionGate) registerBlock(seq kv.SeqHash) {
+	if _, passed := g.passed[seq]; passed || seq == g.miss {
+		g.closed = false
+	}
 }
 
 // admitWaiting moves sequences from the queue into the batch, in order, while they fit. It passes over encoding
 // ones which do not. After a preemption of one which is not encoding it admits none.
 func (s *Scheduler) admitWaiting(out *Step) {
+	if !s.gate.closed {
+		clear(s.gate.passed)
+	}
 	for q := s.waiting.head; q != nil && !s.gate.closed && !s.short && s.budget > 0; {
 		next := q.next
 		if !s.admitSequence(q, out) {
@@ -28,6 +48,7 @@ func (s *Scheduler) admitSequence(q *seqState, out *Step) bool {
 		return false
 	}
 	if q.partial != nil && (out.isPreempted(q) || s.isKnownShort(q)) {
+		s.gate.passOver(q)
 		return true
 	}
 	hits, tip, miss := s.matchPrefix(q)
@@ -43,13 +64,14 @@ func (s *Scheduler) admitSequence(q *seqState, out *Step) bool {
 	case s.missingBlocks(q, hits) <= 0:
 	case encoding:
 		q.partial.lacked, q.partial.missed = s.cfg.blocksFor(len(q.tokens))-len(hits), miss
+		s.gate.passOver(q)
 		if q.partial.reopens() && !q.awaitsTransfer() {
 			out.PassedOver = append(out.PassedOver, PassedSequence{ID: q.id, Ready: ready})
 		}
 		return true
 	case !s.reclaimFor(q, hits, out):
 		// Those preempted in this step are looked at in the next one, and q is encoding again if a hit is evicted.
-		s.gate = admissionGate{closed: !s.gaveUp && !q.isEncoding(), miss: miss}
+		s.gate.closed, s.gate.miss = !s.gaveUp && !q.isEncoding(), miss
 		return false
 	}
 	runs := s.hasPlace() // some may have been preempted for it
@@ -99,6 +121,16 @@ func (s *Scheduler) CachedPrefix(seq Sequence) int {
 		return 0
 	}
 	hits, _, _ := s.matchPrefix(&seqState{salt: seq.Salt, hasher: hasher, media: canonicalMedia(seq.Media), tokens: seq.Tokens, reuse: seq.Reuse})
+	return len(hits) * s.cfg.BlockSize
+}
+
+// CachedTokens is CachedPrefix of a sequence which was added, with what it has generated. It is 0 if there is none.
+func (s *Scheduler) CachedTokens(id SeqID) int {
+	q := s.byID[id]
+	if q == nil {
+		return 0
+	}
+	hits, _, _ := s.matchPrefix(q)
 	return len(hits) * s.cfg.BlockSize
 }
 

@@ -121,8 +121,8 @@ type Sequence struct {
 	Prompt int
 	// Media are the objects whose placeholders are among Tokens, in any order.
 	Media []kv.Media
-	// Unfinished are the ranges of the prompt whose tokens cannot be computed before FinishRange: of media which are
-	// being encoded. They are not empty, and may be in any order and overlap.
+	// Unfinished are the ranges of Tokens which cannot be computed before FinishRange: of media which are being encoded,
+	// and what follows one as long as nothing says where it is. They are not empty, and may be in any order and overlap.
 	Unfinished []TokenRange
 	// TransferEnd, if not 0, is the position up to which tokens come from another worker, by ImportTokens: the end of a
 	// block, before the last token.

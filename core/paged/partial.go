@@ -28,8 +28,8 @@ func (c *Config) validatePartial(seq *Sequence) error {
 		return fault.New(fault.Invalid, "a sequence either gets blocks by a transfer or holds them for one")
 	}
 	for i, r := range seq.Unfinished {
-		if r.Start < 0 || r.Start >= r.End || r.End > seq.Prompt {
-			return fault.New(fault.Invalid, "unfinished range %d is of the tokens from %d to %d, of a prompt of %d", i, r.Start, r.End, seq.Prompt)
+		if r.Start < 0 || r.Start >= r.End || r.End > len(seq.Tokens) {
+			return fault.New(fault.Invalid, "unfinished range %d is of the tokens from %d to %d, of a sequence of %d", i, r.Start, r.End, len(seq.Tokens))
 		}
 	}
 	return nil

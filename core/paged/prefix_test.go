@@ -7,7 +7,7 @@ import (
 )
 
 // TestCachedPrefix: a look-up counts whole blocks without the last token, keeps namespaces apart, and does not
-// change what the head of the queue waits for.
+// change what the head of the queue waits for. That of a sequence which was added counts what it has generated too.
 func TestCachedPrefix(t *testing.T) {
 	s, err := New(Config{Blocks: 5, BlockSize: 4, MaxSeqs: 2, TokenBudget: 9, MaxContext: 24, MaxWaiting: 4})
 	if err != nil {
@@ -39,9 +39,16 @@ func TestCachedPrefix(t *testing.T) {
 			t.Errorf("in another namespace %d tokens are cached", got)
 		}
 	}
+	if waiting, unknown := s.CachedTokens(2), s.CachedTokens(9); waiting != 12 || unknown != 0 {
+		t.Errorf("%d tokens of the second sequence are cached, and %d of none", waiting, unknown)
+	}
 	s.Step(&plan)
 	if len(plan.Work) != 1 || plan.Work[0].ID != 2 || plan.Work[0].Start != 12 {
 		t.Errorf("the second sequence waits: %+v", plan.Work)
+	}
+	s.Commit([]SampledToken{{ID: 1, Token: 1}})
+	if all, prompt := s.CachedTokens(1), lookUp(12, ""); all != 12 || prompt != 8 {
+		t.Errorf("of the first sequence with its output %d tokens are cached, of its prompt alone %d", all, prompt)
 	}
 	if err := s.Check(); err != nil {
 		t.Error(err)

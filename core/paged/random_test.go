@@ -103,14 +103,14 @@ func someTokens(cfg Config, salt kv.Salt, pick func(int) int) []kv.Token {
 	return tokens
 }
 
-// someRanges returns unfinished ranges of a prompt: some of its media, others anywhere, and rarely impossible ones.
-func someRanges(prompt int, pick func(int) int) (all []TokenRange) {
+// someRanges returns unfinished ranges of n tokens, anywhere, and rarely impossible ones.
+func someRanges(n int, pick func(int) int) (all []TokenRange) {
 	for range pick(4) {
-		start := pick(prompt)
-		all = append(all, TokenRange{start, start + 1 + pick(prompt-start)})
+		start := pick(n)
+		all = append(all, TokenRange{start, start + 1 + pick(n-start)})
 	}
 	if pick(32) == 0 {
-		all = append(all, TokenRange{pick(prompt+1) - 1, pick(prompt + 2)})
+		all = append(all, TokenRange{pick(n+1) - 1, pick(n + 2)})
 	}
 	return all
 }
@@ -165,8 +165,8 @@ func drive(r *rig, src source, kinds driven) error {
 			if pick(16) == 0 {
 				seq.ID = max(1, id-1)
 			}
-			if ranges && seq.Prompt > 0 && pick(2) == 0 {
-				seq.Unfinished, seq.Reopens = someRanges(seq.Prompt, pick), pick(2) == 0
+			if ranges && len(tokens) > 0 && pick(2) == 0 {
+				seq.Unfinished, seq.Reopens = someRanges(len(tokens), pick), pick(2) == 0
 			}
 			if transfers {
 				r.someTransfer(&seq, pick)

@@ -100,6 +100,9 @@ func (r *rig) plan() error {
 	if head != nil {
 		cached = r.s.CachedPrefix(*r.seqs[head.id])
 		r.s.CachedPrefix(Sequence{Tokens: prompt(7_000_000, 3*r.s.cfg.BlockSize)}) // changes nothing
+		if n := r.s.CachedTokens(head.id); n != cached {
+			return fmt.Errorf("sequence %d: %d tokens are cached, and %d of its tokens", head.id, n, cached)
+		}
 	}
 	r.s.Step(&r.step)
 	for _, w := range r.step.Work {

@@ -262,9 +262,7 @@ func (s *Scheduler) registerBlocks(q *seqState) {
 			q.blocks[i] = b
 			s.gate.closed = false
 		}
-		if c.seq == s.gate.miss {
-			s.gate.closed = false
-		}
+		s.gate.registerBlock(c.seq)
 		q.registered++
 		q.tip = c.seq
 	}

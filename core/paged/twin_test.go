@@ -70,7 +70,7 @@ func (w *twin) add(seq Sequence) bool {
 		return false
 	}
 	for _, r := range seq.Unfinished {
-		if r.Start < 0 || r.Start >= r.End || r.End > seq.Prompt {
+		if r.Start < 0 || r.Start >= r.End || r.End > n {
 			return false
 		}
 	}

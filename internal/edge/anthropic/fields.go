@@ -77,6 +77,10 @@ var createRows = []fieldRow{
 	{Name: "top_p", Value: api.TopP},
 	{Name: "top_k", Value: api.TopK(0)},
 	{Name: "cache_salt", Value: api.Salt},
+	{
+		Name: "nvext", Read: extTable.ReadObject,
+		Schema: `{"type":"object","additionalProperties":{"type":"null"},"properties":{"media_failure":` + api.MediaFailure.Schema + `}}`,
+	},
 	{Name: "metadata", Treatment: api.Accepted, Value: api.AnyObject},
 	{Name: "diagnostics", Treatment: api.Accepted, Value: api.AnyObject},
 	{Name: "service_tier", Treatment: api.Accepted, Value: api.AnyString},
@@ -102,6 +106,9 @@ var unusedRows = []fieldRow{
 	{Name: "billing_policy", Treatment: api.Refused, Value: api.OnlyNull},
 	{Name: "compaction", Treatment: api.Refused, Value: api.OnlyNull},
 }
+
+// extTable has the members of nvext.
+var extTable = api.NewTable([]fieldRow{{Name: "media_failure", Value: api.MediaFailure}})
 
 // contextTable has the members of context_management. It accepts no edits, and the edit which clears nothing,
 // which Claude Code requests: all thinking stays in the conversation.

@@ -44,7 +44,7 @@ var samples = map[string][2]string{
 	"model": {`"other"`}, "messages": {`[{"role":"user","content":"other"}]`}, "max_tokens": {`5`}, "system": {`"s"`},
 	"tools": {`[{"name":"f","input_schema":{}}]`}, "tool_choice": {`{"type":"any"}`}, "thinking": {`{"type":"enabled","budget_tokens":1024}`},
 	"output_config": {`{"effort":"low"}`}, "output_format": {`{"type":"json_schema","schema":{}}`}, "stream": {`true`}, "stop_sequences": {`["x"]`},
-	"temperature": {`0.5`}, "top_p": {`0.5`}, "top_k": {`5`}, "cache_salt": {`"x"`},
+	"temperature": {`0.5`}, "top_p": {`0.5`}, "top_k": {`5`}, "cache_salt": {`"x"`}, "nvext": {`{"media_failure":"text_only"}`},
 	"metadata": {`{"user_id":"x"}`}, "diagnostics": {`{"previous_message_id":"msg_1"}`}, "service_tier": {`"auto"`}, "cache_control": {`{"type":"ephemeral"}`}, "speed": {`"fast"`},
 	"inference_geo": {`"global"`, `"us"`}, "fallbacks": {`[]`, `[{"model":"x"}]`}, "mcp_servers": {`[]`, `[{"type":"url"}]`},
 	"context_management": {`{"edits":[]}`, `{"edits":[{"type":"compact_20260112"}]}`},

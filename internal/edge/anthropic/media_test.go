@@ -13,7 +13,7 @@ import (
 // TestDecodeMedia: images keep their places among texts, even if messages of one role are joined.
 func TestDecodeMedia(t *testing.T) {
 	const block = `{"type":"image","cache_control":null,"source":{"type":"url","url":"http://x/`
-	q, err := Decode([]byte(`{"model":"m","max_tokens":1,"messages":[
+	q, err := Decode([]byte(`{"model":"m","max_tokens":1,"nvext":{"media_failure":"text_only"},"messages":[
 		{"role":"user","content":[` + block + `a"}},{"type":"text","text":"a"},{"type":"text","text":"b"},
 			{"uuid":"u","source":{"data":"AA==","media_type":"image/png","type":"base64"},"type":"image"}]},
 		{"role":"user","content":[{"type":"text","text":"c"},` + block + `c"}}]},
@@ -41,6 +41,15 @@ func TestDecodeMedia(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, q.Messages); diff != "" {
 		t.Error(diff)
+	}
+	if q.Ext.MediaFailure != api.TextOnly {
+		t.Errorf("if one fails: %v", q.Ext.MediaFailure)
+	}
+	for _, ext := range []string{`{"media_failure":"text"}`, `{"token_data":[1]}`} {
+		_, err := Decode([]byte(`{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"a"}],"nvext":` + ext + `}`))
+		if !strings.HasPrefix(param(err), "nvext.") {
+			t.Errorf("%s: %v", ext, err)
+		}
 	}
 }
 

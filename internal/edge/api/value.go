@@ -2,6 +2,7 @@ package api
 
 import (
 	"fmt"
+	"slices"
 
 	"penstock/internal/strictjson"
 )
@@ -99,6 +100,13 @@ var (
 	TopP      = Number(0, 1, func(q *Request) **float64 { return &q.TopP })
 	OneCall   = InvertedBool(func(q *Request) *bool { return &q.OneCall })
 	Salt      = Value{`{"type":"string","minLength":1,"maxLength":1024}`, func(d *BodyDecoder) error { return d.ReadSalt(&d.Req.CacheSalt) }}
+	// MediaFailure is the value of nvext.media_failure.
+	MediaFailure = Value{EnumSchema(MediaPolicyNames()...), func(d *BodyDecoder) error {
+		names := MediaPolicyNames()
+		policy, err := d.ReadWord(names...)
+		d.Req.Ext.MediaFailure = MediaPolicy(max(0, slices.Index(names, policy)))
+		return err
+	}}
 )
 
 // TopK returns the value of top_k, an integer of at least lo.

@@ -2,7 +2,6 @@ package openai
 
 import (
 	"math"
-	"slices"
 	"strings"
 	"time"
 
@@ -44,12 +43,7 @@ var extTable = api.NewTable([]fieldRow{
 	{Name: "cache_salt", Read: func(d *requestDecoder) error { return d.ReadSalt(&d.extSalt) }},
 	{Name: "extra_fields", Read: (*requestDecoder).readExtraFields},
 	{Name: "greed_sampling", Read: (*requestDecoder).readGreedSampling},
-	{Name: "media_failure", Read: func(d *requestDecoder) error {
-		names := api.MediaPolicyNames()
-		policy, err := d.ReadWord(names...)
-		d.Req.Ext.MediaFailure = api.MediaPolicy(max(0, slices.Index(names, policy)))
-		return err
-	}},
+	{Name: "media_failure", Value: api.MediaFailure},
 	{Name: "use_raw_prompt", Value: api.OnlyFalse},
 	{Name: "agent_context", Value: api.AnyObject},                            // for traces
 	{Name: "cache_control", Value: api.AnyObject},                            // a hint how long to keep the prompt's blocks

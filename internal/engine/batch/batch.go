@@ -66,8 +66,8 @@ type HeldState interface {
 // MediaComputer is a Computer which encodes media beside the batches. The loop calls its methods, which must not wait.
 type MediaComputer interface {
 	Computer
-	// UnfinishedRanges returns the ranges of a choice's prompt which cannot be computed before they are encoded, as
-	// paged.Sequence.Unfinished; nil if there are none. It returns the same for all choices of a request.
+	// UnfinishedRanges returns the ranges of a choice's tokens which cannot be computed before they are encoded, as
+	// paged.Sequence.Unfinished; nil if there are none. It returns the same whenever it is called for a choice.
 	UnfinishedRanges(s State) []paged.TokenRange
 	// StartEncoding encodes those ranges of a sequence, the choice of s, which end after its first ready tokens, as far
 	// as they are not encoded already, and gives up the others.

@@ -187,7 +187,7 @@ func (e *Engine) CountCached(ctx context.Context, req *engine.Request) (n int, e
 	}
 	tokens := slices.Concat(req.Prompt, deliveredTokens(req, max(0, slices.Index(req.Done, false))))
 	err = e.callLoop(ctx, func(l *loop) error {
-		n = l.cachedTokens(req, tokens, paged.On)
+		n = l.sched.CachedPrefix(paged.Sequence{Salt: req.Salt, Tokens: tokens, Media: req.Media, Reuse: paged.On})
 		return nil
 	})
 	return n, err
@@ -260,7 +260,7 @@ func (l *loop) startMissing(c *choiceSequence) {
 	if len(c.unfinished) > 0 {
 		ready, _ := l.sched.SequenceBlocks(c.id)
 		if !c.reserved {
-			ready = l.cachedTokens(c.request.req, c.allTokens(), c.request.reuse)
+			ready = l.sched.CachedTokens(c.id)
 		}
 		l.startEncoding(c, ready)
 	}

@@ -4,9 +4,7 @@ import (
 	"context"
 	"slices"
 
-	"penstock/core/kv"
 	"penstock/core/paged"
-	"penstock/internal/engine"
 )
 
 // takeAborts releases the requests that their callers aborted.
@@ -139,10 +137,10 @@ func (l *loop) restartEncoding() {
 	}
 	for _, id := range l.plan.Preempted {
 		if c := l.scheduled[id]; c != nil && len(c.unfinished) > 0 {
-			awaits, req := c.awaitsEncoding(), c.request.req
+			awaits := c.awaitsEncoding()
 			c.reserved, c.unfinished = false, l.media.UnfinishedRanges(c.state)
 			if !awaits {
-				l.encodeAgain(c, l.cachedTokens(req, req.Prompt, c.request.reuse))
+				l.encodeAgain(c, l.sched.CachedTokens(id))
 			}
 		}
 	}
@@ -173,11 +171,6 @@ func (l *loop) startReserved() {
 			l.acceptEncoded(c)
 		}
 	}
-}
-
-// cachedTokens returns how many of the first tokens of a request are cached.
-func (l *loop) cachedTokens(req *engine.Request, tokens []kv.Token, reuse paged.Switch) int {
-	return l.sched.CachedPrefix(paged.Sequence{Salt: req.Salt, Tokens: tokens, Media: req.Media, Reuse: reuse})
 }
 
 // startFollowers starts the choices that waited until the first choice had computed their common prompt.

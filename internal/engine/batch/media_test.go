@@ -460,6 +460,40 @@ func TestPreemptedWhileEncoding(t *testing.T) {
 	})
 }
 
+// TestCachedIsNotEncodedAgain: a sequence which is preempted while its object is cached, in part in the block which its
+// prompt and its output share, does not ask for the object.
+func TestCachedIsNotEncodedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const end = 42 // of the object, in the middle of a block
+		e, d := discardingEngine(t, func(c *Config) { c.Card.Blocks, c.Card.ContextLength = 40, 150 })
+		ctx := enginetest.Start(t, e)
+		results := make(chan error, 2)
+		d.gate = enginetest.NewGate()
+		go func() {
+			_, err := enginetest.Generate(ctx, e, greedy(2, 12, 70))
+			results <- err
+		}()
+		<-d.gate.Enter
+		go func() {
+			_, err := enginetest.Generate(ctx, e, showing(greedy(1, end, 60), end-8))
+			results <- err
+		}()
+		synctest.Wait()
+		d.gate.Open(t)
+		d.gate.Leave <- struct{}{}
+		d.encode(paged.RangeID{Seq: 2, Index: 0})
+		for range 2 {
+			if err := <-results; err != nil {
+				t.Error(err)
+			}
+		}
+		asked := d.mu.asked[2]
+		if e.Load().Preemptions != 1 || len(asked) != 4 || asked[2] < end || asked[3] < end {
+			t.Errorf("%d preemptions, asked for %v", e.Load().Preemptions, asked)
+		}
+	})
+}
+
 // TestEncodedAgain: what a sequence has computed is given up. If it is preempted, and its blocks are evicted, its ranges
 // are encoded again before it goes on, and its answer is that of an engine which encodes nothing.
 func TestEncodedAgain(t *testing.T) {

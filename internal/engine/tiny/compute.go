@@ -53,6 +53,7 @@ type choiceState struct {
 	constraint *constraint // nil if the text is unconstrained
 	sum        []float64   // of the last hidden states; nil except for an embedding
 	shown      *shownMedia // nil without media; the choices share it
+	tokens     int         // with which it starts: the prompt and what was generated before
 }
 
 // Compile-time guards.
@@ -88,7 +89,7 @@ func (c *computer) StartRequest(ctx context.Context, req *engine.Request, stops 
 		if req.Generated != nil {
 			before = req.Generated[i]
 		}
-		s := &choiceState{shown: shown}
+		s := &choiceState{shown: shown, tokens: len(req.Prompt) + len(before)}
 		if rules != nil {
 			s.constraint = newConstraint(rules, stops, drawableTokens(stops, c.mask, c.card.VocabSize), req.Stop.MinTokens)
 			if err := s.constraint.resumeText(before); err != nil {
@@ -110,6 +111,7 @@ func (c *computer) StartRequest(ctx context.Context, req *engine.Request, stops 
 // ComputeBatch implements [batch.Computer].
 func (c *computer) ComputeBatch(_ context.Context, b *batch.Batch) error {
 	c.prepareWork(b)
+	defer clear(c.work) // else it keeps rows which are given up
 	if err := c.computePass(); err != nil {
 		return err
 	}

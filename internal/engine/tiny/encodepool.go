@@ -27,7 +27,8 @@ type EncodeConfig struct {
 	Threads int
 	// BatchWait is how long an object waits for others of its shape while every encoder is busy; 5 ms.
 	BatchWait time.Duration
-	// Timeout is the time from the start of a request's encoding to its last rows; 60 s.
+	// Timeout is the time from the start of a request's encoding to its last rows; 60 s. Other workers have a quarter of
+	// it for an object.
 	Timeout time.Duration
 	// CPUBudget bounds the rows in memory, without rows in the embedding cache, and StagingBudget the rows which the
 	// model reads, in bytes; 16 GB and 4 GB, and at most a quarter and a sixteenth of Config.MemoryLimit.

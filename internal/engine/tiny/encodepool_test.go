@@ -12,6 +12,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"penstock/core/encode"
 	"penstock/core/fault"
@@ -19,6 +20,7 @@ import (
 	"penstock/core/paged"
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
+	"penstock/internal/engine/tiny/model"
 	"penstock/internal/obs"
 
 	"github.com/google/go-cmp/cmp"
@@ -513,6 +515,42 @@ func hasStagedRows(p *encodePool) bool {
 	return false
 }
 
+// rowsWatch is a forwarder which has weak pointers to what is staged while it computes.
+type rowsWatch struct {
+	forwarder
+	pool   *encodePool
+	staged []weak.Pointer[float32]
+}
+
+func (w *rowsWatch) Forward(c *model.Cache, work []model.Work) error {
+	w.pool.mu.Lock()
+	for _, q := range w.pool.mu.requests {
+		for _, rows := range q.staged {
+			w.staged = append(w.staged, weak.Make(&rows[0]))
+		}
+	}
+	w.pool.mu.Unlock()
+	return w.forwarder.Forward(c, work)
+}
+
+// TestIdleKeepsNoRows: an engine without requests refers to no rows which were staged.
+func TestIdleKeepsNoRows(t *testing.T) {
+	e := seeing(t, cacheOf(0))
+	w := &rowsWatch{forwarder: e.cpu.forward, pool: e.cpu.encoders.pool}
+	e.cpu.forward = w
+	ctx := enginetest.Start(t, e)
+	enginetest.MustGenerate(t, ctx, e, picture(t, 1, 1)) // its last batch shows the picture
+	runtime.GC()
+	if len(w.staged) == 0 {
+		t.Error("nothing was staged")
+	}
+	for _, p := range w.staged {
+		if p.Value() != nil {
+			t.Error("rows are referred to after the answer")
+		}
+	}
+}
+
 // TestKeepOrDiscard: the matrix of package encode, with the embedding cache and without it. While an answer is
 // generated, the rows of a picture are in memory (or pinned in the cache) only if another branch may need them; after it
 // only if the next turn will. What the cache has stays there.
@@ -661,6 +699,73 @@ func TestEvictedWhileWaiting(t *testing.T) {
 			t.Errorf("the first picture was not evicted: %+v", s)
 		}
 	})
+}
+
+// TestFailsWithItsRequest: a sequence which comes when the encoder has failed for another choice of its request, and
+// before the loop knows, fails with it: nothing is encoded again.
+func TestFailsWithItsRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := seeing(t, nil)
+		c, inner, calls := e.cpu, e.cpu.encoders.encode, 0
+		c.encoders.encode = func(ctx context.Context, kind media.Kind, input []float32, grid [3]int) ([]float32, error) {
+			if calls++; calls == 1 {
+				return nil, errors.New("a defect")
+			}
+			return inner(ctx, kind, input, grid)
+		}
+		req := picture(t, 1, 4)
+		req.Choices = 2
+		states, err := c.StartRequest(t.Context(), req, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, s := range states {
+			c.StartEncoding(paged.SeqID(i+1), s, 0)
+			synctest.Wait()
+		}
+		ranges, failed := c.AppendEncoded(nil), map[paged.SeqID]bool{}
+		for _, f := range c.AppendFailed(nil) {
+			failed[f.ID] = len(engine.MediaFailures(f.Err)) == 1
+		}
+		if diff := cmp.Diff(map[paged.SeqID]bool{1: true, 2: true}, failed); diff != "" || len(ranges) != 0 || calls != 1 {
+			t.Errorf("%d ranges are encoded by %d calls: %s", len(ranges), calls, diff)
+		}
+		for i, s := range states {
+			c.StopEncoding(paged.SeqID(i + 1))
+			s.(*choiceState).Release()
+		}
+	})
+}
+
+// TestRowsOfLostRun: rows of a run which the machine has given up are given back.
+func TestRowsOfLostRun(t *testing.T) {
+	for _, capacity := range []int{0, 64 << 20} {
+		synctest.Test(t, func(t *testing.T) {
+			e := seeing(t, func(c *Config) { c.EmbeddingCache, c.Encode.Threads = &capacity, 1 })
+			open, entered := heldEncoder(e.cpu.encoders)
+			result, _ := ask(enginetest.Start(t, e), e, picture(t, 1, 4))
+			<-entered
+			p := e.cpu.encoders.pool
+			p.mu.Lock()
+			actions, err := p.mu.machine.LoseEncoder(p.nowLocked(), 1, nil)
+			if err == nil {
+				actions, err = p.mu.machine.AddEncoder(p.nowLocked(), 2, encode.EncoderLimits{}, actions)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			p.performLocked(actions)
+			p.mu.Unlock()
+			synctest.Wait()
+			close(open)
+			if got := <-result; got.err != nil {
+				t.Error(got.err)
+			}
+			if s := e.EncodeStats(); s.LateReports != 1 || s.Repeats != 1 {
+				t.Errorf("%+v", s)
+			}
+		}) // seeing expects that no rows are held at the end
+	}
 }
 
 // TestBatchesBySize: a batch has at most maxBatchTokens tokens.

@@ -123,16 +123,12 @@ func (i *runItem) findContent(p *encodePool) (*objectContent, error) {
 		return nil, err
 	}
 	if s.asksOthers(&i.rowRequest) {
-		if err := acquireSem(i.life, p.asking); err != nil {
-			return nil, err
-		}
-		rows, err := s.fetchRows(i.life, &i.rowRequest, &i.key)
-		releaseSem(p.asking)
-		if err == nil {
+		rows, err := i.askOthers(p)
+		switch {
+		case err == nil:
 			i.succeed(rows)
 			return nil, nil
-		}
-		if i.life.Err() != nil {
+		case i.life.Err() != nil:
 			return nil, i.life.Err()
 		}
 	}
@@ -140,6 +136,18 @@ func (i *runItem) findContent(p *encodePool) (*objectContent, error) {
 		return i.content, nil
 	}
 	return i.from.findContent(i.life, i.object)
+}
+
+// askOthers has another worker make the rows. Its turn and the answer together may take a quarter of the time which a
+// request has: what no worker does is then encoded here.
+func (i *runItem) askOthers(p *encodePool) (storedRows, error) {
+	within, cancel := context.WithTimeout(i.life, p.cfg.Timeout/4)
+	defer cancel()
+	if err := acquireSem(within, p.asking); err != nil {
+		return storedRows{}, err
+	}
+	defer releaseSem(p.asking)
+	return p.of.fetchRows(within, &i.rowRequest, &i.key)
 }
 
 // succeed ends the item with rows, which it gives to all which wait for them too.
@@ -361,12 +369,20 @@ func (r *encodeRun) finishRun() {
 		results[k] = encode.Result{Tokens: len(i.rows.rows) / p.of.rows.width, Bytes: int64(elementBytes * len(i.rows.rows))}
 		if i.rows.isCached() {
 			results[k].Place = encode.InCache
-			p.mu.pins[pinName{i.item.Request, i.item.Index}] = i.rows
-			continue
 		}
-		p.mu.rows[i.item.Rows] = i.rows
 	}
 	actions, err := p.mu.machine.FinishRun(p.nowLocked(), r.id, results, nil)
+	for k, i := range r.items {
+		switch {
+		case results[k].Failure != encode.NotFailed:
+		case err != nil: // the machine has given the run up
+			p.of.rows.releaseRows(&i.rows)
+		case results[k].Place == encode.InCache:
+			p.mu.pins[pinName{i.item.Request, i.item.Index}] = i.rows
+		default:
+			p.mu.rows[i.item.Rows] = i.rows
+		}
+	}
 	if err == nil {
 		p.performLocked(actions)
 	}

@@ -225,11 +225,23 @@ func TestBuiltinSeesIdentity(t *testing.T) {
 	})
 }
 
-// TestSeeingResumes moves a stream to another engine after every token.
+// TestSeeingResumes moves a stream to another engine after every token. The tokens before are in that engine's cache, or
+// it imports them: more than the prompt. If a picture came by a URL, without a size, only the picture itself says where
+// the tokens after it are.
 func TestSeeingResumes(t *testing.T) {
-	first, second := seeing(t, nil), seeing(t, nil)
-	firstCtx, secondCtx := enginetest.Start(t, first), enginetest.Start(t, second)
-	for _, req := range illustrated(t, workload(5, 80, 16))[1:4] {
+	byURL, o := within(80, greedy(3, 22, 16)), noise(media.Image, 9, 56, 84, 3)
+	show(t, byURL, 8, o)
+	for len(byURL.Prompt)%4 != 0 { // whole blocks
+		byURL.Prompt = append(byURL.Prompt, 9)
+	}
+	away(byURL)
+	key := byURL.Objects[0].Key
+	byURL.ID, byURL.Media[0].Hash, byURL.Media[0].Digest = "by URL", key.Hash, key.Digest
+	withFile := func(c *Config) { c.Files = &files{by: map[string][]byte{"http://x": encodePNG(t, &o)}} }
+	first, second := seeing(t, withFile), seeing(t, withFile)
+	importing := seeing(t, func(c *Config) { withFile(c); c.Reuse = paged.Off })
+	firstCtx, secondCtx, importingCtx := enginetest.Start(t, first), enginetest.Start(t, second), enginetest.Start(t, importing)
+	for _, req := range append(illustrated(t, workload(5, 80, 16))[1:4:4], byURL) {
 		want, _, err := run(firstCtx, first, req)
 		if err != nil {
 			t.Fatal(err)
@@ -240,14 +252,21 @@ func TestSeeingResumes(t *testing.T) {
 			for i := range again.Generated {
 				again.Generated[i] = want[i].Tokens[:min(cut, len(want[i].Tokens))]
 			}
-			got, _, err := run(secondCtx, second, &again)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for i := range got {
-				if all := slices.Concat(again.Generated[i], got[i].Tokens); !slices.Equal(all, want[i].Tokens) {
-					t.Fatalf("%s: cut after %d of %v: %v", req.ID, cut, want[i].Tokens, all)
+			compare := func(what string, got []enginetest.Choice, err error) {
+				if err != nil {
+					t.Fatal(err)
 				}
+				for i := range got {
+					if all := slices.Concat(again.Generated[i], got[i].Tokens); !slices.Equal(all, want[i].Tokens) {
+						t.Errorf("%s, %s: cut after %d of %v: %v", req.ID, what, cut, want[i].Tokens, all)
+					}
+				}
+			}
+			got, _, err := run(secondCtx, second, &again)
+			compare("cached", got, err)
+			if req == byURL {
+				got, _, err = enginetest.GenerateApart(importingCtx, first, importing, &again)
+				compare("imported", got, err)
 			}
 		}
 	}

@@ -37,18 +37,28 @@ type shownMedia struct {
 // shownObject is an object in a prompt.
 type shownObject struct {
 	start, pads int
-	// end is the end of the tokens which cannot be computed without it: as long as the grid is unknown, nothing says where
-	// those are which follow.
-	end   int
-	grid  [3]int
-	known bool // the grid is
+	grid        [3]int
+	known       bool // the grid is
+	sized       bool // the grid was known when the request came
 }
 
-// mediaUser is a sequence which needs objects: all which end after its first ready tokens.
+// endIn returns the end of the tokens which cannot be computed without the object, of a choice which starts with a
+// number of tokens: all of them if the object came without a size, since only its grid says where the ones after it are.
+// It does not change when the object is encoded: the scheduler has it from the beginning.
+func (o *shownObject) endIn(tokens int) int {
+	if o.sized {
+		return o.start + o.pads
+	}
+	return tokens
+}
+
+// mediaUser is a sequence which needs objects: all which end after its first ready tokens. Its choice starts with a number
+// of tokens.
 type mediaUser struct {
-	id    paged.SeqID
-	ready int
-	waits bool // it is told when the rows of shownMedia.request are there
+	id     paged.SeqID
+	tokens int
+	ready  int
+	waits  bool // it is told when the rows of shownMedia.request are there
 	// reads says that it was told of rows which it needs, and may read them at any time: those of shownMedia.request or,
 	// if that one is not ready, the replaced ones.
 	reads bool
@@ -73,12 +83,10 @@ func (c *computer) prepareMedia(ctx context.Context, req *engine.Request) (*show
 		if o.start, o.pads, err = c.encoders.padRun(&req.Objects[i], req.Prompt, req.Media[i]); err != nil {
 			return nil, err
 		}
-		o.end = len(req.Prompt)
-		if o.grid, o.known = c.encoders.gridOf(&req.Objects[i], o.pads); o.known {
-			o.end = o.start + o.pads
-		} else {
+		if o.grid, o.sized = c.encoders.gridOf(&req.Objects[i], o.pads); !o.sized {
 			o.grid = [3]int{}
 		}
+		o.known = o.sized
 		sh.objects = append(sh.objects, o)
 		all = append(all, model.Object{Start: o.start, Count: o.pads, Grid: o.grid})
 	}
@@ -108,9 +116,9 @@ func (sh *shownMedia) placeObjects(rows [][]float32, grids [][3]int) (err error)
 }
 
 // appendNeeded appends the objects which a sequence needs.
-func (sh *shownMedia) appendNeeded(dst []int, ready int) []int {
+func (sh *shownMedia) appendNeeded(dst []int, u *mediaUser) []int {
 	for i := range sh.objects {
-		if sh.objects[i].end > ready {
+		if sh.objects[i].endIn(u.tokens) > u.ready {
 			dst = append(dst, i)
 		}
 	}
@@ -119,39 +127,42 @@ func (sh *shownMedia) appendNeeded(dst []int, ready int) []int {
 
 // UnfinishedRanges implements [batch.MediaComputer].
 func (c *computer) UnfinishedRanges(s batch.State) (all []paged.TokenRange) {
-	sh := s.(*choiceState).shown
-	if sh == nil {
+	choice := s.(*choiceState)
+	if choice.shown == nil {
 		return nil
 	}
-	for i := range sh.objects {
-		all = append(all, paged.TokenRange{Start: sh.objects[i].start, End: sh.objects[i].end})
+	for i := range choice.shown.objects {
+		o := &choice.shown.objects[i]
+		all = append(all, paged.TokenRange{Start: o.start, End: o.endIn(choice.tokens)})
 	}
 	return all
 }
 
 // StartEncoding implements [batch.MediaComputer].
 func (c *computer) StartEncoding(id paged.SeqID, s batch.State, ready int) {
-	sh := s.(*choiceState).shown
+	choice := s.(*choiceState)
+	sh := choice.shown
 	u := sh.findUser(id)
 	if u == nil {
-		u = &mediaUser{id: id}
+		u = &mediaUser{id: id, tokens: choice.tokens}
 		sh.users = append(sh.users, u)
 		c.shown[id] = sh
 	}
-	needed := sh.appendNeeded(nil, ready)
-	u.reads = u.reads && containsAll(sh.appendNeeded(nil, u.ready), needed) // else it reads none before it has all
+	before := sh.appendNeeded(nil, u)
 	u.ready, u.waits = ready, true
+	needed := sh.appendNeeded(nil, u)
+	u.reads = u.reads && containsAll(before, needed) // else it reads none before it has all
 	sh.dropUnread()
 	if len(needed) == 0 {
 		sh.removeUser(u)
 		return
 	}
-	state := requestEnded
+	state, err := requestEnded, error(nil)
 	if sh.request != nil {
-		state, _ = sh.request.pollRequest()
+		state, err = sh.request.pollRequest()
 	}
 	switch covers := containsAll(sh.encoded, needed); {
-	case covers && state == requestReady:
+	case err != nil, covers && state == requestReady: // of a request which has failed, this sequence fails too
 		c.noteChange(sh)
 	case covers && state == requestPrefilled:
 		sh.request.stageAgain()
@@ -224,7 +235,7 @@ func (sh *shownMedia) encodeNeeded() {
 	}
 	sh.encoded = sh.encoded[:0:0]
 	for _, u := range sh.users {
-		sh.encoded = sh.appendNeeded(sh.encoded, u.ready)
+		sh.encoded = sh.appendNeeded(sh.encoded, u)
 		u.waits = true
 	}
 	slices.Sort(sh.encoded)
@@ -298,7 +309,7 @@ func (sh *shownMedia) takeChange(dst []paged.RangeID) []paged.RangeID {
 			continue
 		}
 		u.waits, u.reads = false, true
-		for _, i := range sh.appendNeeded(nil, u.ready) {
+		for _, i := range sh.appendNeeded(nil, u) {
 			dst = append(dst, paged.RangeID{Seq: u.id, Index: i})
 		}
 	}
@@ -343,7 +354,7 @@ func (sh *shownMedia) finishTokens(id paged.SeqID, n int) {
 		return
 	}
 	for i := range sh.objects {
-		if sh.objects[i].end > n {
+		if o := &sh.objects[i]; o.start+o.pads > n { // the grids of all which it needed are known by now
 			return
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 
 	"penstock/core/embcache"
+	"penstock/core/encode"
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/media"
@@ -20,12 +21,17 @@ import (
 	"penstock/internal/engine/enginetest"
 )
 
-// elsewhere has objects encoded by a RowEncoder of this process, unless it fails.
+// elsewhere has objects encoded by a RowEncoder of this process, unless it fails or hangs.
 type elsewhere struct {
 	of     *RowEncoder
 	fails  error
+	hangs  bool // until a call's context ends
 	change func(into []byte, grid *[3]int)
 	asked  atomic.Int64
+	mu     struct {
+		sync.Mutex
+		ends []error // of the contexts of calls which hung
+	}
 }
 
 func (e *elsewhere) HasEncoders() bool { return true }
@@ -34,7 +40,14 @@ func (e *elsewhere) HasHolder(*embcache.RowKey) bool { return false }
 
 func (e *elsewhere) EncodeObject(ctx context.Context, job *engine.EncodeJob) (grid [3]int, err error) {
 	e.asked.Add(1)
-	if e.fails != nil {
+	switch {
+	case e.hangs:
+		<-ctx.Done()
+		e.mu.Lock()
+		e.mu.ends = append(e.mu.ends, ctx.Err())
+		e.mu.Unlock()
+		return grid, ctx.Err()
+	case e.fails != nil:
 		return grid, e.fails
 	}
 	got, err := e.of.EncodeObject(ctx, &engine.EncodeRequest{Namespace: job.Key.Salt, Encoder: job.Key.Encoder}, job.Object)
@@ -344,6 +357,33 @@ func TestSeveralAtOnce(t *testing.T) {
 	running.Wait()
 	if s := remote.of.EncoderStats(); s.Encoded != 3 || remote.asked.Load() != 3 || e.EncoderStats().Encoded != 0 {
 		t.Errorf("asked %d times, %+v", remote.asked.Load(), s)
+	}
+}
+
+// TestHungEncoderElsewhere: what workers which hang do not encode is encoded here in time, also if there are more
+// objects than are asked for at once. The call to a worker ends by its own time, not with the request, so it is the
+// worker's fault.
+func TestHungEncoderElsewhere(t *testing.T) {
+	for _, pictures := range []int{1, 20, 5 * maxParallel} {
+		t.Run(fmt.Sprint(pictures, " pictures"), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				remote := &elsewhere{hangs: true}
+				e := seeing(t, func(c *Config) { c.Remote, c.EmbeddingCache = remote, new(0) })
+				req := within(80, greedy(1, 30, 4))
+				for seed := range uint64(pictures) {
+					show(t, req, len(req.Prompt)-1, noise(media.Image, seed, 56, 56, 3))
+				}
+				result, accepted := ask(enginetest.Start(t, e), e, req)
+				got := <-result
+				s := e.EncodeStats()
+				if got.err != nil || !isClosed(accepted) || s.Encoded != uint64(pictures) || s.Failures[encode.DeadlinePassed] != 0 || e.EncoderStats().Encoded != uint64(pictures) {
+					t.Errorf("%v, accepted: %t, %+v", got.err, isClosed(accepted), s)
+				}
+				if len(remote.mu.ends) == 0 || slices.ContainsFunc(remote.mu.ends, func(err error) bool { return err != context.DeadlineExceeded }) {
+					t.Errorf("the calls ended with %v", remote.mu.ends)
+				}
+			})
+		})
 	}
 }
 

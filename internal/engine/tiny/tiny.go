@@ -23,8 +23,9 @@
 // object is encoded beside the model's passes while its request is in the scheduler, once for all choices and for
 // other requests with the same object, and its rows replace the embeddings of its pads. They are a function of the
 // object alone, so the bit-identity above holds. An object all of whose pads are in the KV cache is left out: its grid
-// gives the positions of what follows. Rows are given up when their tokens are computed, unless package encode says that
-// the request keeps them: a sequence which is preempted after that has its media encoded again.
+// gives the positions of what follows. One whose size is unknown before it is decoded is not. Rows are given up when
+// their tokens are computed, unless package encode says that the request keeps them: a sequence which is preempted after
+// that has its media encoded again.
 //
 // # Embeddings
 //

@@ -420,6 +420,14 @@ func TestBounds(t *testing.T) {
 		if !f.client.HasEncoders() {
 			t.Error("a request which ended is the worker's fault")
 		}
+		within, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := f.client.EncodeObject(within, jobOf(1)); !errors.Is(err, context.DeadlineExceeded) || <-ended == nil {
+			t.Errorf("late: %v", err)
+		}
+		if f.client.HasEncoders() {
+			t.Error("it is asked again at once by a caller which waits less long")
+		}
 	})
 }
 

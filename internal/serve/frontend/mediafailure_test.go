@@ -351,13 +351,25 @@ func TestMediaFailurePassedThrough(t *testing.T) {
 	})
 }
 
-// TestMediaFailureOfMessages: the Messages API has no nvext in requests: they fail, by the part.
+// TestMediaFailureOfMessages: a request of the Messages API follows the same setting.
 func TestMediaFailureOfMessages(t *testing.T) {
 	inGallery(t, Config{}, func(t *testing.T, w *world, g *gallery) {
 		w.worker(7, failing(constant("ok"), failingURL("http://a/blue", encode.Corrupt)), sees)
-		got := w.post("/v1/messages", `{"model":"bytes","max_tokens":4,"messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"http://a/blue"}}]}]}`)
-		if got.status != 400 || !strings.Contains(got.body, "the encoder says no") || got.header.Get("X-Penstock-Media-Dropped") != "" {
-			t.Errorf("%v", got)
+		post := func(with string) answerOf {
+			return w.post("/v1/messages", `{"model":"bytes","max_tokens":4`+with+`,"messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"http://a/blue"}}]}]}`)
+		}
+		for _, with := range []string{"", `,"nvext":{}`, `,"nvext":{"media_failure":"fail"}`} {
+			got := post(with)
+			if got.status != 400 || !strings.Contains(got.body, "the encoder says no") || got.header.Get("X-Penstock-Media-Dropped") != "" {
+				t.Errorf("%s: %v", with, got)
+			}
+		}
+		for _, with := range []string{"", `,"stream":true`} {
+			got := post(with + `,"nvext":{"media_failure":"text_only"}`)
+			x := readAnswer(t, got).Nvext
+			if got.status != 200 || len(x.MediaDropped) != 1 || x.MediaDropped[0].Index != 0 || x.MediaDropped[0].Kind != "corrupt" || got.header.Get("X-Penstock-Media-Dropped") != "0=corrupt" {
+				t.Errorf("%s: %v", with, got)
+			}
 		}
 	})
 }
