@@ -181,7 +181,11 @@ func TestEmbeddingEventsOverZMQ(t *testing.T) {
 	}
 	expect("the beginning", begin[0], 1, embfeed.Event{Kind: embfeed.Cleared}, event(embfeed.Added, 1))
 	cache.toggle(2)
-	expect("an entry", r.next(), 3, event(embfeed.Added, 2))
+	entry := r.next()
+	if entry.First == 1 { // the subscription was there when the beginning was published
+		entry = r.next()
+	}
+	expect("an entry", entry, 3, event(embfeed.Added, 2))
 	cache.toggle(1)
 	expect("an eviction", r.next(), 4, event(embfeed.Evicted, 1))
 	again := r.replay(3)
