@@ -33,8 +33,8 @@ func (t *TransferTime) transferMs(tokens int) float64 {
 	return t.FixedMs + float64(t.TokenMs*float64(tokens))
 }
 
-// Candidate is a prefill worker to which a job can be addressed, as a decision sees it. Counts are not negative.
-type Candidate struct {
+// PrefillCandidate is a prefill worker to which a job can be addressed, as a decision sees it. Counts are not negative.
+type PrefillCandidate struct {
 	Worker Incarnation
 	// Cached is how many of the request's first tokens its cache has, as far as is known.
 	Cached int
@@ -46,7 +46,7 @@ type Candidate struct {
 // Candidates are the prefill workers to which a job can be addressed.
 type Candidates struct {
 	// Workers are all of them, in any order. Of equal ones the first is chosen.
-	Workers []Candidate
+	Workers []PrefillCandidate
 	// Transfer is how long blocks come from each Distance.
 	Transfer [distances]TransferTime
 	// Pinned says that the request names its prefill worker: Workers has that one, or is empty if it is not known.
@@ -109,7 +109,7 @@ func DecideAmong(c *SplitConfig, in *SplitInputs, among *Candidates, local, remo
 }
 
 // costAt returns the cost if w gets the job. RemoteCost is the cost of the queue.
-func (d *Decision) costAt(w *Candidate, among *Candidates, remote *rates.WorkerRates) PathCost {
+func (d *Decision) costAt(w *PrefillCandidate, among *Candidates, remote *rates.WorkerRates) PathCost {
 	in, cost := &d.Inputs, d.RemoteCost
 	start, end := in.MovedRange()
 	n := float64(in.PrefillWorkers)
@@ -122,7 +122,7 @@ func (d *Decision) costAt(w *Candidate, among *Candidates, remote *rates.WorkerR
 }
 
 // isBetter reports whether w, at a cost, is to be preferred to another worker.
-func isBetter(w *Candidate, cost *PathCost, other *Candidate, least *PathCost) bool {
+func isBetter(w *PrefillCandidate, cost *PathCost, other *PrefillCandidate, least *PathCost) bool {
 	switch a, b := cost.Sum(), least.Sum(); {
 	case a != b:
 		return a < b

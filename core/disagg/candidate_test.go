@@ -9,8 +9,8 @@ import (
 )
 
 // candidate returns a worker which holds so many tokens and has so many to compute.
-func candidate(id kv.WorkerID, cached, queued int) Candidate {
-	return Candidate{Worker: incarnationOf(id, 1), Cached: cached, QueuedTokens: queued}
+func candidate(id kv.WorkerID, cached, queued int) PrefillCandidate {
+	return PrefillCandidate{Worker: incarnationOf(id, 1), Cached: cached, QueuedTokens: queued}
 }
 
 // testTransfer is 4 ms and 0.01 ms a token from another host, and a tenth of that from this one.
@@ -18,7 +18,7 @@ var testTransfer = [distances]TransferTime{OtherHost: {4, 0.01}, SameHost: {0.4,
 
 // TestDecideAmong: a job is addressed to a worker for its cache and its place, never for a short wait.
 func TestDecideAmong(t *testing.T) {
-	near := func(c Candidate) Candidate {
+	near := func(c PrefillCandidate) PrefillCandidate {
 		c.From = SameHost
 		return c
 	}
@@ -26,25 +26,25 @@ func TestDecideAmong(t *testing.T) {
 	c.Policy = AlwaysRemote
 	for _, tt := range []struct {
 		name    string
-		workers []Candidate
+		workers []PrefillCandidate
 		queued  int // tokens in the queue
 		want    kv.WorkerID
 		cached  int
 	}{
-		{"equal workers", []Candidate{candidate(1, 0, 0), candidate(2, 0, 0)}, 0, 0, 0},
-		{"one has less to compute", []Candidate{candidate(1, 0, 9000), candidate(2, 0, 0)}, 9000, 0, 0},
-		{"one holds the prefix", []Candidate{candidate(1, 0, 0), candidate(2, 3000, 0)}, 0, 2, 3000},
-		{"one holds more", []Candidate{candidate(1, 3200, 0), candidate(2, 3000, 0)}, 0, 1, 3200},
-		{"two hold as much, one has less to compute", []Candidate{candidate(1, 3000, 900), candidate(2, 3000, 800)}, 1700, 2, 3000},
-		{"the holder has more to compute than is saved", []Candidate{candidate(1, 0, 0), candidate(2, 3000, 9000)}, 9000, 0, 0},
-		{"one block more is worth little to compute", []Candidate{candidate(1, 3016, 100), candidate(2, 3000, 0)}, 100, 2, 3000},
-		{"what waits in the queue waits for all", []Candidate{candidate(1, 0, 0), candidate(2, 3000, 0)}, 90_000, 2, 3000},
-		{"only one", []Candidate{candidate(1, 3000, 0)}, 0, 0, 3000},
-		{"one is on this host", []Candidate{candidate(1, 0, 0), near(candidate(2, 0, 0))}, 0, 2, 0},
-		{"all are on this host", []Candidate{near(candidate(1, 0, 0)), near(candidate(2, 0, 0))}, 0, 0, 0},
-		{"on this host it would wait", []Candidate{candidate(1, 0, 0), near(candidate(2, 0, 9000))}, 9000, 0, 0},
-		{"the other host has the prefix", []Candidate{candidate(1, 3000, 0), near(candidate(2, 0, 0))}, 0, 1, 3000},
-		{"both have it", []Candidate{candidate(1, 3000, 0), near(candidate(2, 3000, 0))}, 0, 2, 3000},
+		{"equal workers", []PrefillCandidate{candidate(1, 0, 0), candidate(2, 0, 0)}, 0, 0, 0},
+		{"one has less to compute", []PrefillCandidate{candidate(1, 0, 9000), candidate(2, 0, 0)}, 9000, 0, 0},
+		{"one holds the prefix", []PrefillCandidate{candidate(1, 0, 0), candidate(2, 3000, 0)}, 0, 2, 3000},
+		{"one holds more", []PrefillCandidate{candidate(1, 3200, 0), candidate(2, 3000, 0)}, 0, 1, 3200},
+		{"two hold as much, one has less to compute", []PrefillCandidate{candidate(1, 3000, 900), candidate(2, 3000, 800)}, 1700, 2, 3000},
+		{"the holder has more to compute than is saved", []PrefillCandidate{candidate(1, 0, 0), candidate(2, 3000, 9000)}, 9000, 0, 0},
+		{"one block more is worth little to compute", []PrefillCandidate{candidate(1, 3016, 100), candidate(2, 3000, 0)}, 100, 2, 3000},
+		{"what waits in the queue waits for all", []PrefillCandidate{candidate(1, 0, 0), candidate(2, 3000, 0)}, 90_000, 2, 3000},
+		{"only one", []PrefillCandidate{candidate(1, 3000, 0)}, 0, 0, 3000},
+		{"one is on this host", []PrefillCandidate{candidate(1, 0, 0), near(candidate(2, 0, 0))}, 0, 2, 0},
+		{"all are on this host", []PrefillCandidate{near(candidate(1, 0, 0)), near(candidate(2, 0, 0))}, 0, 0, 0},
+		{"on this host it would wait", []PrefillCandidate{candidate(1, 0, 0), near(candidate(2, 0, 9000))}, 9000, 0, 0},
+		{"the other host has the prefix", []PrefillCandidate{candidate(1, 3000, 0), near(candidate(2, 0, 0))}, 0, 1, 3000},
+		{"both have it", []PrefillCandidate{candidate(1, 3000, 0), near(candidate(2, 3000, 0))}, 0, 2, 3000},
 	} {
 		in := SplitInputs{Tokens: 4000, BlockSize: 16, QueuedTokens: tt.queued}
 		d := DecideAmong(&c, &in, &Candidates{Workers: tt.workers, Transfer: testTransfer}, testRates(t), testRates(t))
@@ -54,7 +54,7 @@ func TestDecideAmong(t *testing.T) {
 	}
 	// Of equal costs the nearest is chosen, and then the one with the least to compute.
 	equal := [distances]TransferTime{{1, 0}, {1, 0}}
-	workers := []Candidate{candidate(1, 3000, 0), near(candidate(2, 3000, 0)), near(candidate(3, 3000, 0))}
+	workers := []PrefillCandidate{candidate(1, 3000, 0), near(candidate(2, 3000, 0)), near(candidate(3, 3000, 0))}
 	in := SplitInputs{Tokens: 4000, BlockSize: 16}
 	if d := DecideAmong(&c, &in, &Candidates{Workers: workers, Transfer: equal}, testRates(t), testRates(t)); d.To.Worker.ID != 2 {
 		t.Errorf("of three equal ones: %+v", d)
@@ -65,7 +65,7 @@ func TestDecideAmong(t *testing.T) {
 func TestRemoteCachedDecides(t *testing.T) {
 	c := DefaultSplit()
 	for _, cached := range []int{0, 3900} {
-		for _, workers := range [][]Candidate{{candidate(1, cached, 0)}, {candidate(1, cached, 0), candidate(2, 0, 0)}} {
+		for _, workers := range [][]PrefillCandidate{{candidate(1, cached, 0)}, {candidate(1, cached, 0), candidate(2, 0, 0)}} {
 			in := SplitInputs{Tokens: 4000, BlockSize: 16}
 			d := DecideAmong(&c, &in, &Candidates{Workers: workers, Transfer: testTransfer}, testRates(t), testRates(t))
 			if d.Remote != (cached > 0) || d.Inputs.RemoteCached != cached || (d.To != Incarnation{}) != (cached > 0 && len(workers) > 1) {
@@ -80,15 +80,15 @@ func TestRemoteCachedDecides(t *testing.T) {
 func TestPinned(t *testing.T) {
 	for _, tt := range []struct {
 		policy  SplitPolicy
-		workers []Candidate
+		workers []PrefillCandidate
 		want    kv.WorkerID
 		why     SplitReason
 	}{
-		{AlwaysRemote, []Candidate{candidate(2, 0, 9000)}, 2, PolicyIsAlways},
+		{AlwaysRemote, []PrefillCandidate{candidate(2, 0, 9000)}, 2, PolicyIsAlways},
 		{AlwaysRemote, nil, 0, NoPrefillWorkers},
-		{NeverRemote, []Candidate{candidate(2, 0, 0)}, 0, PolicyIsNever},
-		{ByCost, []Candidate{candidate(2, 0, 0)}, 0, CheaperLocal},
-		{ByCost, []Candidate{candidate(2, 3900, 0)}, 2, CheaperRemote},
+		{NeverRemote, []PrefillCandidate{candidate(2, 0, 0)}, 0, PolicyIsNever},
+		{ByCost, []PrefillCandidate{candidate(2, 0, 0)}, 0, CheaperLocal},
+		{ByCost, []PrefillCandidate{candidate(2, 3900, 0)}, 2, CheaperRemote},
 	} {
 		c := DefaultSplit()
 		c.Policy = tt.policy
@@ -156,7 +156,7 @@ func TestDistance(t *testing.T) {
 
 func TestDecideAmongAllocatesNothing(t *testing.T) {
 	c, local, remote := DefaultSplit(), testRates(t), testRates(t)
-	among := &Candidates{Workers: []Candidate{candidate(1, 0, 0), candidate(2, 3000, 0)}, Transfer: testTransfer}
+	among := &Candidates{Workers: []PrefillCandidate{candidate(1, 0, 0), candidate(2, 3000, 0)}, Transfer: testTransfer}
 	in := SplitInputs{Tokens: 4000, Cached: 100, BlockSize: 16, Decoding: 9}
 	var d Decision
 	if n := testing.AllocsPerRun(100, func() { d = DecideAmong(&c, &in, among, local, remote) }); n != 0 {

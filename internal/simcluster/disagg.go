@@ -129,7 +129,7 @@ func (w *simWorker) decideSplit(c *cluster, at uint32) disagg.Decision {
 		if !p.registered {
 			continue
 		}
-		worker := disagg.Candidate{Worker: disagg.Incarnation{Worker: p.id, Epoch: p.registeredEpoch}}
+		worker := disagg.PrefillCandidate{Worker: disagg.Incarnation{Worker: p.id, Epoch: p.registeredEpoch}}
 		if p.alive {
 			worker.QueuedTokens, worker.Jobs, worker.Cached = p.sched.Stats().PrefillTokens, p.heldCalls, p.sched.CachedPrefix(seq)
 			in.QueuedTokens += worker.QueuedTokens

@@ -63,7 +63,7 @@ func (s *Splitter) Decide(asked disagg.SplitSettings, in disagg.SplitInputs, hin
 		}
 		in.QueuedTokens += p.Tokens
 		in.RunningJobs += p.Jobs
-		among.Workers = append(among.Workers, disagg.Candidate{
+		among.Workers = append(among.Workers, disagg.PrefillCandidate{
 			Worker: p.Incarnation, Cached: heldTokens(hint, p.Worker.ID), QueuedTokens: p.Tokens, Jobs: p.Jobs, From: p.From,
 		})
 	}
