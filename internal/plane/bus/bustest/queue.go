@@ -122,9 +122,17 @@ func releaseJob(t *testing.T, q bus.Queue, d bus.Delivery) {
 
 func checkDepth(t *testing.T, q bus.Queue, waiting, started int) {
 	t.Helper()
-	d, err := q.DescribeDepth(patientContext(t))
-	if err != nil || d.Waiting != waiting || d.Started != started {
-		t.Errorf("%d jobs wait and %d are started, error %v; want %d and %d", d.Waiting, d.Started, err, waiting, started)
+	ctx, cancel := context.WithTimeout(patientContext(t), 30*time.Second)
+	defer cancel()
+	for ; ; time.Sleep(clockStep) { // a NATS server counts what it has taken a moment later
+		d, err := q.DescribeDepth(ctx)
+		if err == nil && d.Waiting == waiting && d.Started == started {
+			return
+		}
+		if err != nil || ctx.Err() != nil {
+			t.Errorf("%d jobs wait and %d are started, error %v; want %d and %d", d.Waiting, d.Started, err, waiting, started)
+			return
+		}
 	}
 }
 
