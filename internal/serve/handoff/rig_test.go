@@ -564,7 +564,8 @@ func (r *rig) startPrefill(i, size int, cfg rigConfig) *prefillNode {
 	ctx, cancel := context.WithCancel(context.Background())
 	r.serve(ctx, r.calls, n.addr, func(ctx context.Context, _ string, body []byte, _ func([]byte) error) error {
 		done := make(chan error, 1)
-		r.running.Go(func() { done <- n.ServePrefill(ctx, slices.Clone(body)) })
+		kept := slices.Clone(body) // it is valid until the call returns
+		r.running.Go(func() { done <- n.ServePrefill(ctx, kept) })
 		select {
 		case err := <-done:
 			return err
