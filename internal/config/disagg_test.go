@@ -87,11 +87,13 @@ func TestSplitSettings(t *testing.T) {
 		{Up, nil, disagg.SplitSettings{}},
 		{Router, []string{"PENSTOCK_DISAGG_POLICY=cost"}, disagg.SplitSettings{Policy: new(disagg.ByCost)}},
 		{
-			Frontend, []string{"PENSTOCK_MAX_LOCAL_PREFILL_LENGTH=0"},
+			Frontend,
+			[]string{"PENSTOCK_MAX_LOCAL_PREFILL_LENGTH=0"},
 			disagg.SplitSettings{Policy: new(disagg.ByThreshold), MaxLocalPrefillLength: new(0)},
 		},
 		{
-			Router, []string{"PENSTOCK_MAX_PREFILL_QUEUE_SIZE=1048576", "PENSTOCK_DISAGG_POLICY=never"},
+			Router,
+			[]string{"PENSTOCK_MAX_PREFILL_QUEUE_SIZE=1048576", "PENSTOCK_DISAGG_POLICY=never"},
 			disagg.SplitSettings{Policy: new(disagg.NeverRemote), MaxPrefillQueueSize: new(disagg.MaxQueuedJobs)},
 		},
 	} {

@@ -127,8 +127,11 @@ func (f *Fleet) startRoles(ctx context.Context) error {
 		kind  string
 		count int
 	}{
-		{"worker", f.cfg.Workers}, {"encoder", f.cfg.Encoders}, {"prefiller", f.cfg.Prefillers},
-		{"router", f.cfg.Routers}, {"frontend", f.cfg.Frontends},
+		{"worker", f.cfg.Workers},
+		{"encoder", f.cfg.Encoders},
+		{"prefiller", f.cfg.Prefillers},
+		{"router", f.cfg.Routers},
+		{"frontend", f.cfg.Frontends},
 	} {
 		for i := range of.count {
 			if err := f.addRole(of.kind, i+1); err != nil {
