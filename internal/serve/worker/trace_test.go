@@ -86,7 +86,7 @@ func TestTracedSplit(t *testing.T) {
 	}
 	got := map[string]string{}
 	for _, a := range seen.Ended()[0].Attributes() {
-		got[string(a.Key)] = a.Value.Emit()
+		got[string(a.Key)] = a.Value.String()
 	}
 	for key, want := range map[string]string{
 		"penstock.disagg_policy": "threshold", "penstock.prefill_rule": "the prefill is long", "penstock.prefill_queued_jobs": "1",
