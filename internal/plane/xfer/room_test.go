@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"penstock/internal/fixturetest"
 )
 
 // pipeOwner is an owner whose connections are pipes, on virtual time. A write to a pipe waits until it is read.
@@ -185,4 +187,56 @@ func TestRetireKeepsOutcomes(t *testing.T) {
 	if !l.retire() || !bytes.Equal(conn.sent.Bytes(), want) {
 		t.Errorf("%x was sent, not %x", conn.sent.Bytes(), want)
 	}
+}
+
+// heldConn writes what it is given at once when held is nil again.
+type heldConn struct {
+	net.Conn
+	held *bytes.Buffer
+}
+
+func (c *heldConn) Write(p []byte) (int, error) {
+	if c.held != nil {
+		return c.held.Write(p)
+	}
+	return c.Conn.Write(p)
+}
+
+// TestRetireHeldByTLS: a writer finds the RETIRE on an idle connection also if TLS has read it together with the
+// outcome before.
+func TestRetireHeldByTLS(t *testing.T) {
+	pair := fixturetest.NewPair(t, fixturetest.CertOptions{Name: "owner"})
+	near, far := net.Pipe()
+	held := &heldConn{Conn: far}
+	peer := tls.Server(held, &tls.Config{Certificates: []tls.Certificate{pair.TLS}, SessionTicketsDisabled: true})
+	l := &lane{conn: tls.Client(near, &tls.Config{InsecureSkipVerify: true})}
+	l.in.r = l.conn
+	sent, more := make(chan error, 1), make(chan struct{})
+	go func() {
+		_, err := peer.Write(appendVerdict(nil, frameOutcome, nil))
+		sent <- err
+		<-more
+		held.held = new(bytes.Buffer)
+		_, _ = peer.Write(appendVerdict(nil, frameOutcome, nil))
+		_, _ = peer.Write(appendRetire(nil))
+		_, err = far.Write(held.held.Bytes())
+		sent <- err
+	}()
+	for _, usable := range []bool{true, false} {
+		if got, _, err := l.in.next(); err != nil || got != frameOutcome {
+			t.Fatal(got, err)
+		}
+		if err := <-sent; err != nil {
+			t.Fatal(err)
+		}
+		l.until = time.Now().Add(time.Hour)
+		if isUsable(l) != usable || !l.until.IsZero() {
+			t.Errorf("usable is %v, not %v; the deadline is thought to be %v", !usable, usable, l.until)
+		}
+		if usable {
+			close(more)
+		}
+	}
+	near.Close()
+	far.Close()
 }
