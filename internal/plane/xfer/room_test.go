@@ -9,13 +9,23 @@ import (
 	"testing/synctest"
 	"time"
 
+	"penstock/core/fault"
 	"penstock/internal/fixturetest"
 )
 
 // pipeOwner is an owner whose connections are pipes, on virtual time. A write to a pipe waits until it is read.
 type pipeOwner struct {
 	*owner
-	t *testing.T
+	t    *testing.T
+	late bool // it writes to a lateConn
+}
+
+// lateConn writes after all that happens at the same time.
+type lateConn struct{ net.Conn }
+
+func (c lateConn) Write(p []byte) (int, error) {
+	time.Sleep(1) // virtual: deadlines of now pass
+	return c.Conn.Write(p)
 }
 
 // newPipeOwner returns an owner which serves n connections. Its connections must be closed before the test ends.
@@ -34,6 +44,9 @@ func newPipeOwner(t *testing.T, n int) *pipeOwner {
 func (o *pipeOwner) connect() *lane {
 	o.t.Helper()
 	near, far := net.Pipe()
+	if o.late {
+		far = lateConn{far}
+	}
 	l := o.addLane(far)
 	o.conns.Go(func() { o.serveLane(context.Background(), l) })
 	w := &lane{conn: near}
@@ -163,6 +176,28 @@ func TestRetireBeforeFirst(t *testing.T) {
 				first.close()
 				if err := <-greeted; err != nil {
 					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// TestRefusal: a writer for which there is no room in time is told so, also over TLS.
+func TestRefusal(t *testing.T) {
+	pair := fixturetest.NewPair(t, fixturetest.CertOptions{Name: "owner"})
+	for name, cfg := range map[string]*tls.Config{
+		"tcp": nil,
+		"tls": {Certificates: []tls.Certificate{pair.TLS}, SessionTicketsDisabled: true}, // a pipe has no room for tickets
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newPipeOwner(t, 1)
+				o.tls, o.late = cfg, true
+				begin, _ := o.begin()
+				o.write(o.connected(), begin)
+				err := o.connect().greet(t.Context(), "")
+				if OutcomeOf(err) != Overloaded || fault.CodeOf(err) != fault.Overloaded {
+					t.Errorf("the writer is told %v", err)
 				}
 			})
 		})

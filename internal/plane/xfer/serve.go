@@ -389,7 +389,10 @@ func (l *ownerLane) greet(ctx context.Context) error {
 		}
 	}
 	if err != nil {
-		_, _ = l.conn.Write(appendVerdict([]byte(magic), frameOutcome, err)) // best effort
+		// The deadline may have passed, by which TLS would count a record that is not sent.
+		if l.enter(l.state, time.Now().Add(verdictWait)) == nil {
+			_, _ = l.conn.Write(appendVerdict([]byte(magic), frameOutcome, err)) // best effort
+		}
 		return err
 	}
 	l.generation = 1
