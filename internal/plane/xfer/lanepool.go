@@ -2,8 +2,9 @@ package xfer
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
-	"net"
+	"os"
 	"slices"
 	"sync"
 	"syscall"
@@ -322,7 +323,10 @@ func isUsable(l *lane) bool {
 		return c.IsQuiet()
 	}
 	conn, ok := l.conn.(syscall.Conn)
-	if secure, isTLS := l.conn.(interface{ NetConn() net.Conn }); isTLS {
+	if secure, isTLS := l.conn.(*tls.Conn); isTLS {
+		if l.hasRecord() {
+			return false
+		}
 		conn, ok = secure.NetConn().(syscall.Conn)
 	}
 	if !ok {
@@ -335,4 +339,13 @@ func isUsable(l *lane) bool {
 	usable := false
 	err = raw.Control(func(fd uintptr) { usable = hasNothingToRead(fd) })
 	return err == nil && usable
+}
+
+// hasRecord reports whether the TLS connection of an idle l holds a record which it read together with an earlier one,
+// or has ended. It takes a byte of the record: l is not usable then.
+func (l *lane) hasRecord() bool {
+	_ = l.conn.SetReadDeadline(past) // reading takes what TLS holds, and nothing from the socket
+	_, err := l.conn.Read(make([]byte, 1))
+	l.until = time.Time{} // the next transfer sets a deadline again
+	return !errors.Is(err, os.ErrDeadlineExceeded) || l.conn.SetReadDeadline(time.Time{}) != nil
 }

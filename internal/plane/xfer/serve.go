@@ -132,19 +132,23 @@ func (o *owner) waitRoom(ctx context.Context) bool {
 	o.waiting.Add(1)
 	defer o.waiting.Add(-1)
 	o.mu.Lock()
-	for l := range o.mu.lanes { // any of them: none has work
-		if l.idle && !l.retiring {
-			l.retiring = true
-			_ = l.conn.SetReadDeadline(past) // wakes its goroutine
-			break
-		}
-	}
+	o.retireIdleLocked()
 	o.mu.Unlock()
 	select {
 	case o.room <- struct{}{}:
 		return true
 	case <-ctx.Done():
 		return false
+	}
+}
+
+// retireIdleLocked retires an idle connection, if there is one.
+func (o *owner) retireIdleLocked() {
+	for l := range o.mu.lanes { // any of them: none has work
+		if l.idle && !l.retiring {
+			l.retireLocked()
+			return
+		}
 	}
 }
 
@@ -203,7 +207,8 @@ type ownerLane struct {
 	accepted      time.Time   // when the connection came
 	state         laneState   // guarded by owner.mu
 	idle          bool        // no transfer is in progress; guarded by owner.mu
-	retiring      bool        // its read deadline has passed to make room; guarded by owner.mu
+	used          bool        // it has served a transfer; guarded by owner.mu
+	retiring      bool        // its read deadline makes room; guarded by owner.mu
 	retired       bool        // RETIRE was sent
 	endBy         time.Time   // when a connection ends which retires; zero if it does not
 	failed        bool        // a small transfer failed: the region is never used again
@@ -219,16 +224,36 @@ func (l *ownerLane) close() {
 	}
 }
 
-// setIdle marks l as idle. It reports false if l must end.
+// beginWait is how long a connection without a transfer so far may take to begin one while others wait for room: its
+// writer has connected for one.
+const beginWait = 100 * time.Millisecond
+
+// retireLocked wakes the goroutine of an idle l, which retires it.
+func (l *ownerLane) retireLocked() {
+	l.retiring = true
+	at := past
+	if !l.used {
+		at = time.Now().Add(beginWait)
+	}
+	_ = l.conn.SetReadDeadline(at)
+}
+
+// setIdle marks l as idle. It reports false if l must end. A connection which began to wait for room after l's last
+// outcome found l busy, so l retires.
 func (l *ownerLane) setIdle() bool {
 	o := l.owner
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	l.idle = !l.retired // a retired one ends by itself
+	l.used = l.generation > 1
+	if l.idle && l.otherWaits() {
+		l.retireLocked()
+	}
 	return !o.mu.leaving
 }
 
-// setBusy marks l as busy, if it need not end: a transfer has begun.
+// setBusy marks l as busy, if it need not end: a transfer has begun. If l was to make room, another idle connection
+// does so now.
 func (l *ownerLane) setBusy() bool {
 	o := l.owner
 	o.mu.Lock()
@@ -236,6 +261,9 @@ func (l *ownerLane) setBusy() bool {
 	l.idle = false
 	if o.mu.leaving {
 		return false
+	}
+	if (l.retiring || l.retired) && l.otherWaits() {
+		o.retireIdleLocked()
 	}
 	if l.retiring { // the transfer was faster
 		l.retiring = false
@@ -260,7 +288,7 @@ func (l *ownerLane) retire() bool {
 		return false
 	}
 	l.retired = true
-	l.out = appendRetire(l.out[:0])
+	l.out = appendRetire(l.out) // outcomes may stand before it
 	return l.sendOutcomes() == nil
 }
 
@@ -361,7 +389,10 @@ func (l *ownerLane) greet(ctx context.Context) error {
 		}
 	}
 	if err != nil {
-		_, _ = l.conn.Write(appendVerdict([]byte(magic), frameOutcome, err)) // best effort
+		// The deadline may have passed, by which TLS would count a record that is not sent.
+		if l.enter(l.state, time.Now().Add(verdictWait)) == nil {
+			_, _ = l.conn.Write(appendVerdict([]byte(magic), frameOutcome, err)) // best effort
+		}
 		return err
 	}
 	l.generation = 1
