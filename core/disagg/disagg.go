@@ -128,7 +128,8 @@ const (
 	// TellDecode tells the decode worker that this worker gave up Ref.
 	TellDecode
 	// AckJob removes the job from the queue, and ReturnJob leaves it there for another worker. One of both ends each
-	// job. A worker which stops returns it at once. Another one is free, and would get it again: it lets its lease pass.
+	// job. A worker which stops returns it at once. A worker which cannot do it would get it again, so it lets the lease
+	// pass.
 	AckJob
 	ReturnJob
 	// ReleasePrompt ends what runs for the job, and lets go of its blocks. It follows once on each RunPrefill.

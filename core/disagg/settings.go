@@ -1,6 +1,7 @@
 package disagg
 
-// SplitSettings are what one place sets of a SplitConfig: a request, an operator at run time, a process. nil is unset. A place which sets a limit of the policy ByThreshold and no policy selects that policy.
+// SplitSettings are what one place sets of a SplitConfig: a request, an operator at run time, a process. nil is unset.
+// A place which sets a limit of the policy ByThreshold and no policy selects that policy.
 type SplitSettings struct {
 	Policy                *SplitPolicy
 	MaxLocalPrefillLength *int // at most MaxLocalTokens

@@ -220,8 +220,8 @@ func (d *DecodeWorker) Serve(ctx context.Context, req *engine.Request, sink func
 	return x.outcome.End, err
 }
 
-// openExchange begins the handoff of a request; nil if it cannot have one. Of several choices which resume each has other
-// tokens, and which of them lead, the engine knows.
+// openExchange begins the handoff of a request; nil if it cannot have one. A request which resumes several choices has
+// none: each choice has other tokens, and only the engine knows which choice leads.
 func (d *DecodeWorker) openExchange(req *engine.Request) *exchange {
 	tokens := len(req.Prompt)
 	switch choice := firstOpenChoice(req); {
