@@ -174,24 +174,24 @@ func (j *PrefillJob) endJob(why HandoffReason, queue HandoffEffectKind, out []Ha
 // HandleFailed reports that what was asked for last failed: the decode worker did not answer, the prompt could not be
 // computed, or its blocks could not be written.
 func (j *PrefillJob) HandleFailed(out []HandoffEffect) []HandoffEffect {
-	switch j.state {
-	case JobOver:
-		return out
-	case Claiming:
-		return j.endJob(Unreachable, ReturnJob, out)
+	if j.state == Claiming {
+		return j.giveUp(Unreachable, out)
 	}
-	return j.endJob(PrefillFailed, AckJob, out)
+	return j.giveUp(PrefillFailed, out)
 }
 
 // HandleStop reports that this worker stops.
-func (j *PrefillJob) HandleStop(out []HandoffEffect) []HandoffEffect {
+func (j *PrefillJob) HandleStop(out []HandoffEffect) []HandoffEffect { return j.giveUp(Stopped, out) }
+
+// giveUp ends a job which is not over. Another worker may do it only if its prompt was not fetched.
+func (j *PrefillJob) giveUp(why HandoffReason, out []HandoffEffect) []HandoffEffect {
 	switch j.state {
 	case JobOver:
 		return out
 	case Claiming:
-		return j.endJob(Stopped, ReturnJob, out)
+		return j.endJob(why, ReturnJob, out)
 	}
-	return j.endJob(Stopped, AckJob, out)
+	return j.endJob(why, AckJob, out)
 }
 
 // Tick is the event of time: a heartbeat, or the end of a job whose time is over.

@@ -56,7 +56,7 @@ func digestTexts(domain string, texts ...string) kv.Digest {
 // checkContent returns what is wrong with a content as *fault.Error of code Invalid; nil if nothing is.
 func (p *View) checkContent(c *Content) error {
 	if len(c.Tokens) != p.lay.tokens {
-		return fault.New(fault.Invalid, "pool: a block of %d tokens; those of this pool have %d", len(c.Tokens), p.lay.tokens)
+		return fault.New(fault.Invalid, "pool: a block of %d tokens; blocks of this pool have %d", len(c.Tokens), p.lay.tokens)
 	}
 	if len(c.Media) > MaxMedia {
 		return fault.New(fault.Invalid, "pool: %d media overlap a block; at most %d may", len(c.Media), MaxMedia)

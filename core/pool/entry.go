@@ -120,7 +120,7 @@ func (p *View) storeContent(e int32, generation uint32, h *entryHead, record []b
 	return kv.ContentHash(uint64(generation), b)
 }
 
-// sumEntry returns the checksum of an entry, of those of its content and of its data.
+// sumEntry returns the checksum of an entry, which covers the checksums of its content and of its data.
 func sumEntry(contentSum, dataSum uint64) uint64 {
 	var b [8]byte
 	binary.LittleEndian.PutUint64(b[:], dataSum)

@@ -166,7 +166,7 @@ func (p *View) finishOwner(owner int, ending lifeWord) {
 
 // takeBack evicts orphans and clears the pins of an owner, as long as its life is this one, and reports whether it was.
 //
-// It changes the pins of every entry, also of those which the owner does not pin. So an owner which was paused between
+// It changes the pins of every entry, also of entries which the owner does not pin. So an owner which was paused between
 // reading pins and changing them fails to change them, and looks at its life again. Several processes may be here at the
 // same time: one which was overtaken sees another life before it changes pins, or fails to change them.
 func (p *View) takeBack(owner int, life lifeWord) bool {
@@ -186,7 +186,7 @@ func (p *View) takeBack(owner int, life lifeWord) bool {
 	return true
 }
 
-// unpinBit returns pins without those of an owner.
+// unpinBit returns pins without the pin of an owner.
 func unpinBit(pins uint64, owner int) uint64 { return pins &^ (1 << owner) }
 
 // dropOrphan evicts an entry which an owner reserved in an epoch that has ended, and returns what the entry is then.

@@ -108,7 +108,7 @@ func (p *View) Acquire(c *Content) (Found, bool) {
 	return f, true
 }
 
-// Release gives an acquired block back. Those of a sequence are released last to first, because the block which was
+// Release gives an acquired block back. The blocks of a sequence are released last to first, because the block which was
 // released first is evicted first.
 func (p *View) Release(ref BlockRef) {
 	if p.isHeld(ref) {
@@ -156,7 +156,7 @@ func (p *View) Read(ref BlockRef, dst []byte) error {
 }
 
 // Verify computes the checksum of an acquired block in place. What was computed with the block before is right if it
-// returns nil. The errors are those of Read.
+// returns nil. It has the errors of Read.
 func (p *View) Verify(ref BlockRef) error { return p.checkData(ref, nil) }
 
 // checkData computes the checksum of a block, whose bytes are copied to dst unless it is nil.

@@ -175,7 +175,7 @@ func (p *View) evictCandidate(c *candidate, evicted *[]EvictedBlock) bool {
 }
 
 // isPinned reports whether an owner pins an entry. Pins are set by live owners and cleared before the owner is free, so
-// those of a free owner are damage, or were cleared meanwhile.
+// pins of a free owner are damage, or were cleared meanwhile.
 func (p *View) isPinned(e int32) bool {
 	pins := p.words.Load(p.lay.entryAt(e)+wordPins) & pinMask
 	for ; pins != 0; pins &= pins - 1 {

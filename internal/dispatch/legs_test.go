@@ -301,7 +301,7 @@ func TestLegs(t *testing.T) {
 					if call != "w1 decode" || l.epoch > 1 {
 						return nil
 					}
-					time.Sleep(14 * time.Second) // of virtual time, less than HandoffWait
+					time.Sleep(14 * time.Second) // virtual time (synctest): less than HandoffWait
 					l.restartPrefill()
 					<-ctx.Done()
 					return ctx.Err()

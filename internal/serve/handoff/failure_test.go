@@ -161,7 +161,7 @@ func TestBrokenEngine(t *testing.T) {
 		broken.Store(true)
 		req := newRequest(1, 400, 5)
 		done := r.start(r.ctx, req)
-		time.Sleep(time.Second) // virtual
+		time.Sleep(time.Second) // virtual time (synctest): it would have pulled again
 		if s := r.prefills[0].Stats(); s.Jobs != 0 {
 			t.Errorf("while the engine is broken: %+v", s)
 		}
@@ -434,7 +434,7 @@ func TestDuplicateFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, rigConfig{blocks: []int{16, 64}, queue: hangingQueue{newQueue(t)}})
 		n := r.prefills[0]
-		n.cache.beforeBatch(func() { time.Sleep(time.Second) }) // virtual
+		n.cache.beforeBatch(func() { time.Sleep(time.Second) }) // virtual time (synctest): a batch takes so long
 		n.calls.beforeCall(engine.MethodPull, func() { n.calls.blockCalls(engine.MethodPull) })
 		req := newRequest(1, large, 5)
 		if o := r.expect(req, r.start(r.ctx, req)); !isRemote(o) || o.Jobs != 1 {
@@ -601,7 +601,7 @@ func TestLongPrefill(t *testing.T) {
 	eachWay(t, "12 s", func(t *testing.T, q bus.Queue) {
 		r := newRig(t, rigConfig{blocks: []int{16, 64, 64}, queue: q})
 		for _, n := range r.prefills {
-			n.cache.beforeBatch(func() { time.Sleep(time.Second) }) // virtual
+			n.cache.beforeBatch(func() { time.Sleep(time.Second) }) // virtual time (synctest): a batch takes so long
 		}
 		req := newRequest(1, large, 5)
 		if o := r.expect(req, r.start(r.ctx, req)); !isRemote(o) || o.Jobs != 1 || o.Took < 10*time.Second {
@@ -626,7 +626,7 @@ func (hangingQueue) Extend(ctx context.Context, _ bus.Delivery) error {
 func TestQueueHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, rigConfig{blocks: []int{16, 64}, queue: hangingQueue{newQueue(t)}})
-		r.prefills[0].cache.beforeBatch(func() { time.Sleep(time.Second) }) // virtual
+		r.prefills[0].cache.beforeBatch(func() { time.Sleep(time.Second) }) // virtual time (synctest): a batch takes so long
 		req := newRequest(1, large, 5)
 		if o := r.expect(req, r.start(r.ctx, req)); !isRemote(o) || o.Jobs != 1 || o.Took < 10*time.Second {
 			t.Errorf("%+v", o)

@@ -103,7 +103,7 @@ func TestFleet(t *testing.T) {
 			t.Errorf("when it is ready again the peers are %s", got)
 		}
 		report(engine.StateNotReady)
-		time.Sleep(reportAge) // virtual
+		time.Sleep(reportAge) // virtual time (synctest): until reports are too old
 		if got := peers(); got != "2/102 at worker-2: 0 of 0, 5/105 at worker-5: 0 of 0" {
 			t.Errorf("with old reports the peers are %s", got)
 		}
@@ -119,7 +119,7 @@ func TestFleet(t *testing.T) {
 		if x := f.FindOwner(kv.Worker{ID: 1}); x == nil || x.Epoch != 101 {
 			t.Errorf("of a decode worker which drains is known %+v", x)
 		}
-		time.Sleep(ownerMemory) // virtual
+		time.Sleep(ownerMemory) // virtual time (synctest): until owners are forgotten
 		if f.FindOwner(kv.Worker{ID: 1}) != nil {
 			t.Error("a decode worker is known which left long ago")
 		}

@@ -152,7 +152,7 @@ func TestDecodeDrain(t *testing.T) {
 		}()
 		synctest.Wait()
 		r.cancel()
-		time.Sleep(time.Second) // virtual
+		time.Sleep(time.Second) // virtual time (synctest): it drains
 		if n := len(r.registry.Instances()); n != 0 {
 			t.Error("it is registered while it drains")
 		}
@@ -194,7 +194,7 @@ func TestPrefillExchange(t *testing.T) {
 		}()
 		synctest.Wait()
 		r.cancel()
-		time.Sleep(time.Second) // virtual
+		time.Sleep(time.Second) // virtual time (synctest): it drains
 		select {
 		case <-f.drained:
 		default:
