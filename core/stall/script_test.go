@@ -25,7 +25,7 @@ import (
 //	look
 //	timeout                    of a question that is asked now
 //	answered [took=D] | failed
-//	unanswered [after=D]       the question was asked now, and D (3s) pass
+//	unanswered [after=D] [heard]   the question was asked now, and D (3s) pass; the adapter had an answer meanwhile
 //	stalled since=D [begun] [encoding] [prompt=N]   since so long ago
 //	run for=D [tokens=D] [works=D] [hears=D] [asks=(answered|failed|unanswered)]
 //	    looks every second, with a token, a change of the account, and an answer to the adapter at these
@@ -96,7 +96,7 @@ func (s *script) do(t *testing.T, d *datadriven.TestData) string {
 		if d.HasArg("took") {
 			s.m.RecordProbe(duration(t, d, "took", 0))
 		}
-		return s.end(d.Cmd, duration(t, d, "after", 3*time.Second))
+		return s.end(d.Cmd, duration(t, d, "after", 3*time.Second), d.HasArg("heard"))
 	case "stalled":
 		st := StreamState{Since: s.now.Add(-duration(t, d, "since", 0)), Started: d.HasArg("begun"), Encoding: d.HasArg("encoding"), HasMedia: d.HasArg("media")}
 		d.MaybeScanArgs(t, "prompt", &st.Prompt)
@@ -137,7 +137,7 @@ func (s *script) said(ask bool) string {
 }
 
 // end ends a probe which is sent now.
-func (s *script) end(how string, after time.Duration) string {
+func (s *script) end(how string, after time.Duration, heard bool) string {
 	asked := s.now
 	switch how {
 	case "answered":
@@ -147,6 +147,9 @@ func (s *script) end(how string, after time.Duration) string {
 		s.m.RecordError()
 	default:
 		s.now = s.now.Add(after)
+		if heard {
+			s.signs.LastHeard = s.now
+		}
 		s.m.RecordUnanswered(s.now, asked, s.signs)
 	}
 	return s.said(false)
@@ -175,7 +178,7 @@ func (s *script) live(t *testing.T, d *datadriven.TestData) string {
 		was := s.m.IsBroken()
 		if s.m.Observe(s.now, s.signs) {
 			fmt.Fprintf(&out, "%v: asked, %s", s.now.Sub(began), how)
-			out.WriteString(strings.TrimPrefix(s.end(how, 3*time.Second), "-"))
+			out.WriteString(strings.TrimPrefix(s.end(how, 3*time.Second, false), "-"))
 		} else if was != s.m.IsBroken() {
 			fmt.Fprintf(&out, "%v: %s", s.now.Sub(began), s.said(false))
 		}

@@ -7,11 +7,14 @@
 // progress. Without an answer
 //
 //	state of the engine                               verdict
-//	idle, and does not report that it is busy         broken
+//	idle, and does not report that it is busy         broken (1)
 //	nothing at all is received from it                broken
 //	reports that it has no requests, though it has    broken
 //	silent for longer than prefills take              broken
 //	otherwise                                         busy: it is probed again
+//
+// (1) An engine on the network from which something was received since the probe may be slow: it is broken when its
+// probes have had no answer for 10 s.
 //
 // A stream has stalled when nothing has arrived for its limit although the engine works: the engine answered
 // the canary after the limit, or keeps producing tokens for other streams. A request has not stalled if it
@@ -154,8 +157,9 @@ type Detector struct {
 	lastProof       kv.Mono   // last answered one
 	broken          bool
 
-	probeTime    time.Duration // duration of the last probe of the idle engine; 0 before the first answer
-	failedProbes int           // unanswered probes in a row while it was broken
+	probeTime       time.Duration // duration of the last probe of the idle engine; 0 before the first answer
+	failedProbes    int           // unanswered probes in a row while it was broken
+	firstUnanswered kv.Mono       // when the first of the unanswered probes in a row was sent; 0 if the last one was answered
 }
 
 // New returns a detector without samples, for an engine which works.
@@ -233,9 +237,14 @@ func (m *Detector) silentFor(now kv.Mono) time.Duration {
 // ProbeTimeout returns how long a probe sent now waits for its token: 3 s, and longer where the engine is
 // slow and not mute: four times the duration of the last probe, and twice the 99th percentile of the time to
 // a first token. For an engine which has never answered, each probe waits twice as long as the one before.
+// The probe of an idle engine in this process waits 30 s: such an engine is as slow as this process, which may get
+// little of a busy machine, and cannot be out of reach.
 func (m *Detector) ProbeTimeout(now kv.Mono) time.Duration {
-	if m.isMute(now) {
+	switch {
+	case m.isMute(now):
 		return minProbe
+	case !m.signs.Remote && m.signs.Calls == 0:
+		return maxProbe
 	}
 	limit, doubled := max(minProbe, probeFactor*m.probeTime), m.failedProbes
 	if m.firsts.seen >= learnedFirsts {
@@ -256,7 +265,7 @@ func (m *Detector) RecordProbe(d time.Duration) {
 
 // RecordAnswer records that the engine has produced a token since the probe which was sent at asked.
 func (m *Detector) RecordAnswer(asked kv.Mono) {
-	m.broken, m.failedProbes = false, 0
+	m.broken, m.failedProbes, m.firstUnanswered = false, 0, 0
 	m.lastProof = max(m.lastProof, asked)
 	m.lastProbe = max(m.lastProbe, asked)
 }
@@ -269,13 +278,18 @@ func (m *Detector) RecordError() { m.broken = true }
 func (m *Detector) RecordUnanswered(now, asked kv.Mono, s Signs) bool {
 	m.recordSigns(now, s)
 	m.lastProbe = max(m.lastProbe, asked)
+	if m.firstUnanswered = cmp.Or(m.firstUnanswered, asked); s.LastToken > m.firstUnanswered {
+		m.firstUnanswered = asked
+	}
 	working := s.HasQueue && s.Running+s.Waiting > 0 && now.Sub(m.lastWork) < recentWork
 	switch {
 	case m.broken:
 	case m.isMute(now):
 		m.broken = true
 	case s.Calls == 0:
-		m.broken = !working // busy for other clients
+		// It may be busy for other clients, or slow.
+		isSlow := s.Remote && s.LastHeard > m.firstUnanswered && now.Sub(m.firstUnanswered) < MinLimit
+		m.broken = !working && !isSlow
 	case s.HasQueue && !s.Partial && s.Running+s.Waiting == 0:
 		m.broken = m.silentFor(now) >= MinLimit
 	default:

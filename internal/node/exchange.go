@@ -30,17 +30,13 @@ func jobLimits(wait time.Duration) disagg.JobConfig {
 	return disagg.JobConfig{ClaimWait: wait / 5, Heartbeat: min(bus.DefaultLease/4, wait/20), Budget: 6 * wait}
 }
 
-const (
-	// depthInterval is how often the queue of prefill workers is asked for its depth.
-	depthInterval = time.Second
-	// putLimit bounds the wait for the queue of prefill workers.
-	putLimit = time.Second
-)
+// depthInterval is how often the queue of prefill workers is asked for its depth.
+const depthInterval = time.Second
 
 // newQueuePlacer returns what puts jobs into a queue for decode workers which wait so long for a prefill worker. A job
 // lives no longer: after that a worker which pulls it is refused, and it is counted as one which waits.
 func newQueuePlacer(q bus.Queue, wait time.Duration, orElse handoff.JobPlacer) *handoff.QueuePlacer {
-	return &handoff.QueuePlacer{Queue: q, MaxLifetime: min(wait, bus.DefaultMaxLifetime), Wait: putLimit, Else: orElse}
+	return &handoff.QueuePlacer{Queue: q, MaxLifetime: min(wait, bus.DefaultMaxLifetime), Wait: wait / 5, Else: orElse}
 }
 
 // blockExchange is what the workers of this process share to exchange KV blocks with others. All have the same model.

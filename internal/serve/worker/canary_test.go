@@ -22,7 +22,8 @@ var discard = slog.New(slog.DiscardHandler)
 // moody is an engine that can stop answering, and records the canaries.
 type moody struct {
 	*servetest.Engine
-	mu struct {
+	isLocal bool // in the worker's process, otherwise on the network
+	mu      struct {
 		sync.Mutex
 		mood    mood
 		changed chan struct{}
@@ -45,6 +46,7 @@ const (
 func (m *moody) HealthReport() (s engine.HealthReport) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	s.Remote = !m.isLocal
 	if m.mu.mood == prefilling {
 		s.Progress = uint64(time.Since(m.mu.since) / time.Second)
 	}
@@ -258,6 +260,27 @@ func TestCanaryRests(t *testing.T) {
 			t.Errorf("the call that got nothing ended with %v: nobody goes on with it", err)
 		}
 		r.stop()
+	})
+}
+
+// TestCanaryOfLocalEngine: an idle engine in the worker's process which gets little of a busy machine stays ready. One which
+// does not answer for 30 s is not.
+func TestCanaryOfLocalEngine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, servetest.Config{Step: 25 * time.Second})
+		eng := newMoody(r.engine)
+		eng.isLocal = true
+		h := &history{}
+		end := r.follow(h)
+		r.start(eng)
+		pass(5 * time.Minute)
+		eng.be(silent)
+		pass(time.Minute + 10*time.Second)
+		if got, want := h.seen(), []string{"ready", "not_ready"}; !slices.Equal(got, want) {
+			t.Errorf("reported %q, want %q", got, want)
+		}
+		r.stop()
+		end()
 	})
 }
 
