@@ -9,6 +9,7 @@
 #   tools/starve.sh -all                         every package of the repository once, beside 8
 #
 #   -busy N    busy processes (30; 8 with -all)
+#   -p N       with -all: packages whose tests run at the same time (as many as there are processors)
 #   -times N   how often the tests run (20; a package without -run twice)
 #   -within T  bounds the whole in seconds (21600); what runs then is stopped, and has failed
 #   -hard      3 busy processes of niceness 10 and the tests of niceness 19: the tests get a few
@@ -19,10 +20,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-busy="" times="" within=21600 hard="" all="" run="" pkg=""
+busy="" times="" within=21600 hard="" all="" run="" pkg="" packages=""
 while [ $# -gt 0 ]; do
   case "$1" in
     -busy) busy="$2"; shift ;;
+    -p) packages="$2"; shift ;;
     -times) times="$2"; shift ;;
     -within) within="$2"; shift ;;
     -run) run="$2"; shift ;;
@@ -84,7 +86,7 @@ if [ -n "$all" ]; then
   CGO_ENABLED=1 go test -race -run '^$' ./... >/dev/null
   start_busy "${busy:-8}"
   # The longest packages come first, so that they do not run alone at the end.
-  CGO_ENABLED=1 "${nice[@]}" timeout "$within" go test -race -timeout 60m \
+  CGO_ENABLED=1 "${nice[@]}" timeout "$within" go test -race ${packages:+-p "$packages"} -timeout 60m \
     ./test/e2e ./test/dialects ./cmd/penstock ./...
   exit
 fi
