@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -11,10 +12,11 @@ import (
 	"penstock/internal/config"
 )
 
-// sum returns the sum of the series of a metric whose labels contain all of some texts.
-func (s *server) sum(metric string, labels ...string) (total int) {
+// series returns the series of a metric whose labels contain all of some texts: their values by their labels.
+func (s *server) series(metric string, labels ...string) map[string]int {
 	s.t.Helper()
 	_, data := s.do(http.MethodGet, "/metrics", nil)
+	all := make(map[string]int)
 next:
 	for line := range strings.Lines(string(data)) {
 		series, value, _ := strings.Cut(strings.TrimSpace(line), " ")
@@ -31,7 +33,16 @@ next:
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		total += int(v)
+		all[rest] = int(v)
+	}
+	return all
+}
+
+// sum returns the sum of such series.
+func (s *server) sum(metric string, labels ...string) (total int) {
+	s.t.Helper()
+	for _, v := range s.series(metric, labels...) {
+		total += v
 	}
 	return total
 }
@@ -50,14 +61,18 @@ func longRequests(seed int) (requests []map[string]any) {
 const blockTokens = 16
 
 // decodeMetrics are what decode workers count: their requests by where the prompts were computed, tokens, bytes of
-// blocks, and what they encoded.
-type decodeMetrics struct{ remote, local, computed, received, encoded int }
+// blocks, and what they encoded. locals are the local ones by the labels of their series.
+type decodeMetrics struct {
+	remote, computed, received, encoded int
+	locals                              map[string]int
+}
 
 func (s *server) decodeMetrics(workers ...string) (all decodeMetrics) {
 	s.t.Helper()
+	all.locals = make(map[string]int)
 	for _, of := range workers {
 		all.remote += s.sum("penstock_prefill_remote_total", of)
-		all.local += s.sum("penstock_prefill_local_total", of)
+		maps.Copy(all.locals, s.series("penstock_prefill_local_total", of))
 		all.computed += s.sum("penstock_worker_computed_prompt_tokens_total", of)
 		all.received += s.sum("penstock_prefill_bytes_total", of, `side="received"`)
 	}
