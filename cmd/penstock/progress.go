@@ -117,7 +117,7 @@ func (p *replayProgress) formatLine(after time.Duration) string {
 
 const (
 	benchLineInterval = 5 * time.Second // between lines if there is no terminal
-	benchMedianWindow = 512             // latest responses of which a line shows the median
+	benchMedianWindow = 512             // number of latest responses whose median a line shows
 )
 
 // benchProgress is the state behind the progress line of a bench.

@@ -405,7 +405,7 @@ func (l *snapshotLoader) addNumber(n uint32) {
 	l.words[n/64-l.lo] |= 1 << (n % 64)
 }
 
-// packSet makes the set of the words, the first and last of which are not 0.
+// packSet makes the set of the words. The first and the last word are not 0.
 func (l *snapshotLoader) packSet() numberSet {
 	if l.spent += 8 * len(l.words); l.index.memoryBytes()+l.spent > l.index.cfg.MaxBytes {
 		l.setError(errLimit)

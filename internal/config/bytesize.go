@@ -34,7 +34,7 @@ func ParseByteSize(text string) (ByteSize, error) {
 	return 0, fmt.Errorf("%.100q is not a size in bytes, for example 16GB or 512MiB", text)
 }
 
-// String returns the size with the largest unit of which it is a multiple.
+// String returns the size with the largest unit that divides it.
 func (s ByteSize) String() string {
 	for _, u := range byteUnits {
 		if s != 0 && int64(s)%u.bytes == 0 {

@@ -82,7 +82,7 @@ func GroupOf(f *pflag.Flag) string {
 //	valid         values which it may have, see checkValue
 //	help          text of --help
 //
-// A setting without group or on has those of its struct.
+// A setting without group or on has the group and on of its struct.
 type Config struct {
 	DataDir string `key:"data-dir" group:"common" on:"up,frontend,worker,router" help:"directory of JetStream, if NATS is embedded, and of the worker's id; empty uses what goes with the process"`
 

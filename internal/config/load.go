@@ -212,7 +212,7 @@ func formatNumbers(list []float64) string {
 
 // Load merges the defaults of a command, the file at path (or that of EnvFile in environ; none if both are
 // empty), the variables in environ with prefix PENSTOCK_, and the flags which were given, and validates the
-// result for the flags' command. nil flags mean those of up, none given. The error reports every problem at
+// result for the flags' command. nil flags mean the flags of up, none given. The error reports every problem at
 // once. A key or variable which names no setting of any command is a problem.
 func Load(path string, environ []string, flags *Flags) (*Loaded, error) {
 	l, err := Read(path, environ, flags)

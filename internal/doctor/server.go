@@ -324,7 +324,7 @@ func remedyOf(w *examinedWorker) string {
 	return "look into the log of that worker on " + w.Host
 }
 
-// lacksEventPlane reports whether the settings are those of a fleet without NATS and ZeroMQ, in which no
+// lacksEventPlane reports whether the settings describe a fleet without NATS and ZeroMQ, in which no
 // process receives another's cache events.
 func (d *examiner) lacksEventPlane() bool {
 	return d.cfg != nil && d.cfg.Command != config.Up && d.cfg.NATS.URLs == "" && d.cfg.NATS.Listen == "" && d.cfg.Events.Plane != config.PlaneZMQ

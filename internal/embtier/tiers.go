@@ -29,7 +29,7 @@ type Config struct {
 	// is none.
 	Dir          string
 	DiskCapacity int64
-	// Objects is the object store, of which ObjectCapacity bytes are used, by all processes together; nil is none.
+	// Objects is the object store; nil is none. All processes together use ObjectCapacity bytes of it.
 	Objects        Objects
 	ObjectCapacity int64
 	// QueueBytes bounds the memory of entries which wait to be written to a tier. The default is 64 MiB.

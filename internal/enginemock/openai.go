@@ -360,7 +360,7 @@ func (s *Server) addPrompts(c *apiCall, salt kv.Salt) error {
 			prompt:  p,
 			stop:    stopRule{withoutEmpty(q.Stop), q.KeepStop},
 			special: q.SkipSpecial != nil && !*q.SkipSpecial,
-			// Of several prompts the parameters are those of the first.
+			// Of several prompts the parameters of the first one count.
 			transfer: transfer,
 		})
 		transfer = nil

@@ -16,7 +16,7 @@ type Collector struct {
 
 var _ prometheus.Collector = (*Collector)(nil)
 
-// NewCollector returns the metrics of x, of which a process can have one. Without x there are none.
+// NewCollector returns the metrics of x. A process can have one. Without x there are none.
 func NewCollector(x *Directory) *Collector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(obs.Namespace+"_embedding_"+name, help, labels, nil)

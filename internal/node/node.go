@@ -19,7 +19,7 @@ type Ready struct {
 	Chat       bool   `json:"chat"` // whether the model has a chat template
 	Engine     string `json:"engine"`
 	Simulation string `json:"simulation,omitempty"` // description of simulated timing, for people; "" for real engines
-	// Workers take requests. PrefillWorkers and EncodeWorkers are those of these roles.
+	// Workers take requests. PrefillWorkers and EncodeWorkers have these roles.
 	Workers        int `json:"workers"`
 	PrefillWorkers int `json:"prefill_workers,omitempty"`
 	EncodeWorkers  int `json:"encode_workers,omitempty"`

@@ -37,7 +37,7 @@ type PrefillQueueState struct {
 	Oldest *float64 `json:"oldest_s"`
 }
 
-// DeadAttempts is the reason of a dead letter whose job had all attempts, none of which ended it.
+// DeadAttempts is the reason of a dead letter whose job had all attempts, and none ended it.
 const DeadAttempts = "attempts"
 
 // DeadPrefill is a job of prefill workers which had all its attempts. Its bytes come from outside: if they are no job,

@@ -15,7 +15,7 @@ type prefillFleet struct {
 	// one for each job more that a worker can do, in the order in which they began to wait.
 	jobQueue, pulls []uint32
 	among           disagg.Candidates // scratch
-	// queuedTokens are those of jobs which are not scheduled at a prefill worker.
+	// queuedTokens belong to jobs which are not scheduled at a prefill worker.
 	queuedTokens int
 
 	decodeRates, prefillRates *rates.Learner

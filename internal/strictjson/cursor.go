@@ -117,7 +117,7 @@ func (c *Cursor) Open(b byte) {
 	c.state = firstElement
 }
 
-// OpenIfAny is Open if such a value is next. It skips any other value, in place of which More finds no
+// OpenIfAny is Open if such a value is next. It skips any other value, and then More finds no
 // elements.
 func (c *Cursor) OpenIfAny(b byte) {
 	if c.Peek() == b {
@@ -128,7 +128,7 @@ func (c *Cursor) OpenIfAny(b byte) {
 	c.state = noElement
 }
 
-// OpenUnlessNull is Open unless null is next, in place of which More finds no elements.
+// OpenUnlessNull is Open unless null is next: then More finds no elements.
 func (c *Cursor) OpenUnlessNull(b byte) {
 	if c.SkipNull() {
 		c.state = noElement

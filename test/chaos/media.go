@@ -36,7 +36,7 @@ type mediaPhase struct {
 	selfCoded bool // workers must encode themselves meanwhile
 }
 
-// runMedia disturbs encode workers and workers among requests with pictures, videos and texts, half of which have salts
+// runMedia disturbs encode workers and workers among requests with pictures, videos and texts, half of them with salts
 // of their own, so that their media are encoded anew. All must have the right answer.
 func runMedia(ctx context.Context, e *testEnv, r *scenarioResult, f *fleet.Fleet) error {
 	if e.engine == config.EngineSim {

@@ -20,7 +20,7 @@ import (
 var ownRequests = []string{"prefill", "leader", "full"}
 
 const (
-	// prefillWords is the length of a prompt, of which more than 1 MB of blocks moves. Sockets with a tap between them
+	// prefillWords is the length of a prompt with more than 1 MB of blocks to move. Sockets with a tap between them
 	// do not take that much in advance, so a writer which stands still has not written all.
 	prefillWords = 250
 	// prefillTokens is the length of an answer.
@@ -33,7 +33,7 @@ const (
 	computePatience = 10 * time.Second
 	// blockTokens are the tokens of a block.
 	blockTokens = 16
-	// tokenBytes are the bytes of a token in a block of engine tiny, and bulkChunkSize those of a chunk of a transfer.
+	// tokenBytes are the bytes of a token in a block of engine tiny, and bulkChunkSize the bytes of a chunk of a transfer.
 	tokenBytes    = 4096
 	bulkChunkSize = 262_144
 )

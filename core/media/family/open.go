@@ -11,7 +11,7 @@ import (
 type familyEntry struct {
 	name string
 	// types are the values of model_type of the family. visionTypes, if set, are the values of
-	// vision_config's model_type, one of which is required too: LLaVA wraps several encoders.
+	// vision_config's model_type. One of them is required too: LLaVA wraps several encoders.
 	types, visionTypes []string
 	// architectures are names of model classes of the family, used if the type is unknown.
 	architectures []string

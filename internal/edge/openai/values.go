@@ -50,7 +50,7 @@ func (d *requestDecoder) readSeed() error {
 	return err
 }
 
-// readModalities reads modalities, of which only text is supported.
+// readModalities reads modalities. Only text is supported.
 func (d *requestDecoder) readModalities() error {
 	return d.ReadArray("an array of strings", func(int) error { return d.RequireString("text") })
 }

@@ -194,7 +194,7 @@ type Engine struct {
 		phase  enginePhase
 		inbox  []*request  // the loop takes them in order
 		aborts []*request  // for the loop to release; at most the live requests
-		calls  []*loopCall // for the loop to run; their callers wait, except those of live requests
+		calls  []*loopCall // for the loop to run; their callers wait, except callers of live requests
 		// sequences counts all unfinished choices, including the inbox's; the queue limit applies to it.
 		sequences int
 		load      engine.Load // as of the last report, without the inbox

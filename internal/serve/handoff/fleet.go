@@ -206,7 +206,7 @@ func NamedQueue(name string) bus.QueueConfig { return bus.QueueConfig{Name: name
 // QueueConfig returns the queue of the prefill workers of a model whose blocks are as m says: a worker with other
 // numerics, elements or layout could do none of its jobs, and has a queue of its own. docs/format/queue.md has the name.
 func QueueConfig(namespace, component, model string, m *disagg.Metadata) bus.QueueConfig {
-	// Names of models have any characters, and those of queues few.
+	// Names of models have any characters, names of queues few.
 	const readable = 32
 	name := strings.Map(func(r rune) rune {
 		if 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '-' {

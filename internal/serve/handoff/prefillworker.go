@@ -138,7 +138,7 @@ func (p *PrefillWorker) AwaitIdle(ctx context.Context) {
 	_ = backoff.Poll(ctx, idleInterval, func() bool { s := p.Stats(); return s.Running+s.Waiting == 0 })
 }
 
-// Run does the jobs of q, which may be nil, until ctx ends. Then all jobs end, also those of calls, whose decode workers
+// Run does the jobs of q, which may be nil, until ctx ends. Then all jobs end, also jobs of calls, whose decode workers
 // are told. It is called once.
 func (p *PrefillWorker) Run(ctx context.Context, q bus.Queue) error {
 	if q != nil {

@@ -95,7 +95,7 @@ func (s *servedModel) hasEnded() bool {
 	}
 }
 
-// updateServed makes the served models match those of a snapshot. An adapter is served by its model.
+// updateServed makes the served models match a snapshot. An adapter is served by its model.
 func (r *Proxy) updateServed(ctx context.Context, parts *sync.WaitGroup, served map[string]*servedModel, s *catalog.Snapshot) {
 	for name, old := range served { // the order does not matter
 		m := workersOf(s, name)

@@ -63,7 +63,7 @@ func erf(x float64) float64 {
 }
 
 // The exponential is computed as exp(x) = 2^n · exp(r) with n = round(x / ln 2) and |r| <= ln(2) / 2. ln 2 is
-// subtracted in two parts, the first of which has so few bits that n times it is exact; exp(r) is its Taylor
+// subtracted in two parts, and the first one has so few bits that n times it is exact; exp(r) is its Taylor
 // series up to r^7, whose remainder is below 6e-9.
 const (
 	log2e  = 1.44269504088896341

@@ -118,7 +118,7 @@ func testFiles(t *testing.T, s *setup) {
 	if _, written, err := send(before+1, good); written == nil || err == nil {
 		t.Errorf("a file which is too short was sent: %v, %v", written, err)
 	}
-	// Two parts, of which the first one ends within a chunk.
+	// Two parts. The first one ends within a chunk.
 	dst := make([]byte, size)
 	tr := s.expect(t, xfer.Incoming{Into: [][]byte{dst}})
 	w, err := s.Writer.Open(s.ctx, passed(t, tr))
