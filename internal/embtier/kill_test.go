@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"penstock/core/embcache"
 )
@@ -39,34 +40,36 @@ func TestKill(t *testing.T) {
 		}
 		_ = cmd.Wait() // it was killed
 
-		tiers, err := Open(Config{Dir: dir, DiskCapacity: 64 << 20})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, sum := tiers.Stats()[0], int64(0)
-		for path, size := range filesOf(t, dir) {
-			if sum += (size + 4095) / 4096 * 4096; strings.HasSuffix(path, partSuffix) {
-				t.Errorf("%s is left", path)
+		synctest.Test(t, func(t *testing.T) { // no read takes longer than its limit
+			tiers, err := Open(Config{Dir: dir, DiskCapacity: 64 << 20})
+			if err != nil {
+				t.Fatal(err)
 			}
-		}
-		if s.Bytes != sum || s.Entries < 3 {
-			t.Errorf("%+v, the files have %d bytes", s, sum)
-		}
-		found = 0
-		for n := range 10_000 {
-			key := rowKey(n%100, fmt.Sprint(n/100)).TierKey()
-			if !tiers.Has(key) {
-				continue
+			s, sum := tiers.Stats()[0], int64(0)
+			for path, size := range filesOf(t, dir) {
+				if sum += (size + 4095) / 4096 * 4096; strings.HasSuffix(path, partSuffix) {
+					t.Errorf("%s is left", path)
+				}
 			}
-			found++
-			_, elements, ok := tiers.Load(t.Context(), key, func(*embcache.TierRecord, []byte) bool { return true })
-			if !ok || !bytes.Equal(elements, elementsOf(n, 256)) {
-				t.Errorf("entry %d: %t, %d bytes", n, ok, len(elements))
+			if s.Bytes != sum || s.Entries < 3 {
+				t.Errorf("%+v, the files have %d bytes", s, sum)
 			}
-		}
-		if s := tiers.Stats()[0]; found != s.Entries || s.Hits != uint64(found) || s.Corrupt != 0 {
-			t.Errorf("%d are found: %+v", found, s)
-		}
+			found = 0
+			for n := range 10_000 {
+				key := rowKey(n%100, fmt.Sprint(n/100)).TierKey()
+				if !tiers.Has(key) {
+					continue
+				}
+				found++
+				_, elements, ok := tiers.Load(t.Context(), key, func(*embcache.TierRecord, []byte) bool { return true })
+				if !ok || !bytes.Equal(elements, elementsOf(n, 256)) {
+					t.Errorf("entry %d: %t, %d bytes", n, ok, len(elements))
+				}
+			}
+			if s := tiers.Stats()[0]; found != s.Entries || s.Hits != uint64(found) || s.Corrupt != 0 {
+				t.Errorf("%d are found: %+v", found, s)
+			}
+		})
 	}
 	t.Logf("%d entries", found)
 }

@@ -13,6 +13,7 @@ import (
 
 func listenRouter(t *testing.T, o Options) *Router {
 	t.Helper()
+	o.HandshakeTimeout = patience
 	r, err := ListenRouter(loopback(t), o)
 	if err != nil {
 		t.Fatal(err)
@@ -23,6 +24,7 @@ func listenRouter(t *testing.T, o Options) *Router {
 
 func dialDealer(t *testing.T, ep Endpoint, o Options) *Dealer {
 	t.Helper()
+	o.HandshakeTimeout = patience
 	d, err := DialDealer(t.Context(), ep, o)
 	if err != nil {
 		t.Fatal(err)
@@ -32,7 +34,7 @@ func dialDealer(t *testing.T, ep Endpoint, o Options) *Dealer {
 }
 
 func limited(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -82,7 +84,8 @@ func TestReplay(t *testing.T) {
 // nothing to others.
 func TestStuckPeer(t *testing.T) {
 	ctx := limited(t)
-	r := listenRouter(t, Options{HighWater: 50, Linger: -1})
+	// A peer which does not read answers no PING either.
+	r := listenRouter(t, Options{HighWater: 50, Linger: -1, Heartbeat: -1})
 	c, err := net.Dial("tcp", r.Addr().netAddress())
 	if err != nil {
 		t.Fatal(err)
@@ -192,7 +195,7 @@ func TestDealerHoldsLittle(t *testing.T) {
 // more will.
 func TestDealerEnds(t *testing.T) {
 	ctx := limited(t)
-	r := listenRouter(t, Options{Linger: 20 * time.Second})
+	r := listenRouter(t, Options{Linger: patience})
 	d := dialDealer(t, r.Addr(), Options{})
 	if err := d.Send(ctx, []byte("hi")); err != nil {
 		t.Fatal(err)

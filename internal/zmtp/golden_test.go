@@ -138,7 +138,7 @@ func setStage(t *testing.T, args []string) *stage {
 		t.Fatal(err)
 	}
 	s := &stage{got: make(chan [][]byte, 16), states: newStates()}
-	o := Options{OnState: s.states.tell, Linger: -1, MaxMessage: 10_000, MaxFrames: 8}
+	o := Options{OnState: s.states.tell, Linger: -1, MaxMessage: 10_000, MaxFrames: 8, HandshakeTimeout: patience}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wait func()
 	switch args[0] {
@@ -214,7 +214,7 @@ func setStage(t *testing.T, args []string) *stage {
 			t.Fatal(err)
 		}
 	}
-	_ = s.conn.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = s.conn.SetDeadline(time.Now().Add(patience))
 	t.Cleanup(func() {
 		_ = s.conn.Close()
 		cancel()

@@ -13,6 +13,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// patience bounds waits for what must happen. Only a failure reaches it, also on a slow machine.
+const patience = 5 * time.Minute
+
 // loopback is where tests listen.
 func loopback(t testing.TB) Endpoint {
 	t.Helper()
@@ -77,7 +80,7 @@ func (s states) await(t testing.TB, kind ConnStateKind) ConnState {
 			if st.Kind == kind {
 				return st
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(patience):
 			t.Fatalf("no state %v", kind)
 		}
 	}
@@ -126,7 +129,7 @@ func (r *received) next(t testing.TB) [][]byte {
 	select {
 	case m := <-r.messages:
 		return m
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("no message")
 		return nil
 	}

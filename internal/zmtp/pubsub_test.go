@@ -49,7 +49,7 @@ func subscribe(t *testing.T, ep Endpoint, prefixes []string, o Options) *receive
 
 func await(t *testing.T, p *Pub, n int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := p.AwaitSubscribers(ctx, n); err != nil {
 		t.Fatalf("%d subscribers, waiting for %d: %v", p.Subscribers(), n, err)
@@ -124,7 +124,7 @@ func TestNotYetSubscribed(t *testing.T) {
 			t.Fatal(err)
 		}
 		st := newStates()
-		r := subscribe(t, EndpointOf(ln.Addr()), []string{"t"}, Options{OnState: st.tell})
+		r := subscribe(t, EndpointOf(ln.Addr()), []string{"t"}, Options{OnState: st.tell, HandshakeTimeout: patience})
 		conn, err := ln.Accept()
 		if err != nil {
 			t.Fatal(err)
@@ -161,7 +161,7 @@ func TestUnwanted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	r := subscribe(t, EndpointOf(ln.Addr()), []string{"t"}, Options{})
+	r := subscribe(t, EndpointOf(ln.Addr()), []string{"t"}, Options{HandshakeTimeout: patience})
 	c, err := ln.Accept()
 	if err != nil {
 		t.Fatal(err)
@@ -187,7 +187,7 @@ func TestPublishersDial(t *testing.T) {
 	})
 	const publishers, each = 5, 2000
 	for i := range publishers {
-		p, err := DialPub(t.Context(), EndpointOf(ln.Addr()), Options{})
+		p, err := DialPub(t.Context(), EndpointOf(ln.Addr()), Options{Linger: patience})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -284,7 +284,8 @@ func TestRecvEndsASubscription(t *testing.T) {
 // TestSlowSubscriber: a subscriber which does not read loses messages, which are counted, and does
 // not delay others.
 func TestSlowSubscriber(t *testing.T) {
-	p := listenPub(t, loopback(t), Options{HighWater: 100, QueueBytes: 10 << 20})
+	// A subscriber which does not read answers no PING either.
+	p := listenPub(t, loopback(t), Options{HighWater: 100, QueueBytes: 10 << 20, Heartbeat: -1})
 	stuck := make(chan struct{})
 	slow := make(chan uint64, 1<<16)
 	background(t, func(ctx context.Context, _ func([][]byte) error) error {
@@ -353,7 +354,7 @@ func TestOversized(t *testing.T) {
 // is refused, told to OnState, and no bother to others.
 func TestGarbagePeers(t *testing.T) {
 	st := newStates()
-	p := listenPub(t, loopback(t), Options{OnState: st.tell, MaxPeers: 3})
+	p := listenPub(t, loopback(t), Options{OnState: st.tell, MaxPeers: 3, HandshakeTimeout: patience})
 	for _, said := range []string{"GET / HTTP/1.1\r\nHost: x\r\n\r\n", strings.Repeat("\x00", 64), "\xff" + strings.Repeat("\x00", 63), "\x16\x03\x01"} {
 		c, err := net.Dial("tcp", p.Addr().netAddress())
 		if err != nil {
@@ -390,7 +391,7 @@ func TestGarbagePeers(t *testing.T) {
 
 // TestCloseSendsWhatIsQueued holds that a publisher may send and go.
 func TestCloseSendsWhatIsQueued(t *testing.T) {
-	p := listenPub(t, loopback(t), Options{Linger: 20 * time.Second})
+	p := listenPub(t, loopback(t), Options{Linger: patience})
 	r := subscribe(t, p.Addr(), nil, Options{})
 	await(t, p, 1)
 	for i := range 5000 {

@@ -102,7 +102,7 @@ func TestParseRefuses(t *testing.T) {
 }
 
 func TestCompare(t *testing.T) {
-	const printed = "starting 3 workers\n  A   B\n  1.5 20%\nnote: kept for 2 s\n"
+	const printed = "starting 3 workers\n  A   B\n  1.5 20%\nnote: kept for 2 s\nready in 2.5s\n"
 	for _, c := range []struct {
 		document string
 		options  blockOptions
@@ -114,6 +114,10 @@ func TestCompare(t *testing.T) {
 		{"7 1%\nA B\n", nil, false}, // another order
 		{"note: … for 9 s\n", nil, true},
 		{"note: … for 9 h\n", nil, false},
+		{"ready in 117ms\n", nil, true}, // on a faster machine
+		{"ready in 1m0.5s\n", nil, true},
+		{"ready in 117 \n", nil, false},
+		{"ready in 117ms\n", blockOptions{"exact": ""}, false},
 		{"starting 4 workers\n", blockOptions{"exact": ""}, false},
 		{"  A   B\n", blockOptions{"exact": ""}, true},
 		{"starting 3 workers\n\n…\n  1.5  other\n", blockOptions{"labels": ""}, false},

@@ -96,14 +96,14 @@ Text between them.
     trap 'exit 0' INT; echo up; while :; do sleep 0.05; done
 `, "exit 0", "exit 3", "after Ctrl-C: exit status 3"},
 	{"server that does not serve", `
-<!-- run: ready=up, timeout=5s -->
+<!-- run: ready=up, timeout=10m -->
 
     trap 'exit 0' INT; echo up; while :; do sleep 0.05; done
-`, "echo up", "echo down", `did not print "up" in time`},
+`, "ready=up, timeout=10m", "ready=down, timeout=1s", `did not print "down" in time`},
 	{"background", `
-    sleep 60 &
-    sleep 0.5
-`, "sleep 60", "(trap 'exit 3' TERM; while :; do sleep 0.05; done)", "exit code 3"},
+    (touch begun; exec sleep 60) &
+    until [ -e begun ]; do sleep 0.05; done
+`, "touch begun; exec sleep 60", "trap 'exit 3' TERM; touch begun; while :; do sleep 0.05; done", "exit code 3"},
 	{"output", `
     penstock replay --generate random:requests=20 --policy kv --workers 2
 
@@ -122,7 +122,7 @@ kv           2        20       0       40.3 …
     penstock up --http-addr 127.0.0.1:0
 
 ` + "```" + `
-  Penstock serves penstock-tiny on http://127.0.0.1:8000  (ready in 117ms)
+  Penstock serves penstock-tiny on http://127.0.0.1:8000  (ready in 1m0.117s)
 ` + "```" + `
 `, "penstock-tiny", "penstock-large", "no line is as the document has it"},
 	{"text that is printed", `

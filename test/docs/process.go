@@ -210,7 +210,8 @@ func (p *childProcess) terminateGroup(ctx context.Context) error {
 }
 
 var (
-	numberPattern = regexp.MustCompile(`-?\d[\d.,]*`)
+	// A duration is a number too: its unit depends on the speed of the machine.
+	numberPattern = regexp.MustCompile(`-?\d[\d.,]*((m\d[\d.]*)?s\b|(ms|µs|ns)\b)?`)
 	spacePattern  = regexp.MustCompile(`\s+`)
 )
 

@@ -35,6 +35,7 @@ func TestDiskTierAfterKill(t *testing.T) {
 	}
 	w.eventually("two entries are on disk", func() bool { return w.count(`penstock_embedding_cache_bytes{tier="disk"}`) == 2*(64<<10+4<<10) })
 	w.kill()
+	f.serves("penstock-tiny", 0) // its registration has ended: the one worker below is the next process
 	w = startWorkerProcess(t, settings...)
 	f.serves("penstock-tiny", 1)
 	for seed := uint64(1); seed <= 2; seed++ {

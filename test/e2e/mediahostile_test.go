@@ -305,7 +305,7 @@ func TestStalledPictures(t *testing.T) {
 	})
 	host := httptest.NewServer(mux)
 	t.Cleanup(host.Close)
-	s := start(t, "media-identity=bytes", "media-allow-private=true", "media-min-rate=0", "media-timeout=60s", "kv-cache-blocks=128")
+	s := start(t, "media-identity=bytes", "media-allow-private=true", "media-min-rate=0", "media-timeout=10m", "kv-cache-blocks=128")
 	var clients sync.WaitGroup
 	defer clients.Wait()
 	ctx, leave := context.WithCancel(t.Context())

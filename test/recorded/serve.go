@@ -33,7 +33,7 @@ const workersOfEach = 2
 const maxBody = 1 << 20
 
 // readyTimeout bounds the time until every model is ready.
-const readyTimeout = 30 * time.Second
+const readyTimeout = 5 * time.Minute
 
 // recordedSystem is a router, a frontend and workers on in-memory planes.
 type recordedSystem struct {

@@ -13,7 +13,7 @@ import (
 )
 
 // waitLimit bounds every wait of the suite; no test passes by reaching it.
-const waitLimit = 20 * time.Second
+const waitLimit = 5 * time.Minute
 
 // setRecorder collects the sets of one Watch.
 type setRecorder struct {

@@ -53,6 +53,7 @@ func Run(t *testing.T, open func(t *testing.T, cfg xfer.Config) Ends) {
 		{"unreachable", xfer.Config{}, testUnreachable},
 	}
 	for _, p := range parts {
+		p.cfg.Handshake, p.cfg.Silence = limit, limit
 		t.Run(p.name, func(t *testing.T) {
 			p.test(t, startOwner(t, p.cfg, open(t, p.cfg)))
 		})
@@ -68,8 +69,8 @@ type setup struct {
 	rng  *rand.Rand
 }
 
-// limit bounds every wait of the suite. No part comes near it.
-const limit = time.Minute
+// limit bounds every wait of the suite. No part comes near it, nor one of a plane to its own limits.
+const limit = 10 * time.Minute
 
 func startOwner(t *testing.T, cfg xfer.Config, e Ends) *setup {
 	t.Helper()
