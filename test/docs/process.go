@@ -210,13 +210,15 @@ func (p *childProcess) terminateGroup(ctx context.Context) error {
 }
 
 var (
-	// A duration is a number too: its unit depends on the speed of the machine.
-	numberPattern = regexp.MustCompile(`-?\d[\d.,]*((m\d[\d.]*)?s\b|(ms|µs|ns)\b)?`)
-	spacePattern  = regexp.MustCompile(`\s+`)
+	// The unit of a duration depends on the speed of the machine.
+	durationPattern = regexp.MustCompile(`\d[\d.]*(m\d[\d.]*s|ms|µs|ns|s)\b`)
+	numberPattern   = regexp.MustCompile(`-?\d[\d.,]*`)
+	spacePattern    = regexp.MustCompile(`\s+`)
 )
 
 // normalizeLine removes differences in numbers and column widths.
 func normalizeLine(line string) string {
+	line = durationPattern.ReplaceAllString(line, "0s")
 	line = numberPattern.ReplaceAllString(line, "0")
 	return strings.TrimSpace(spacePattern.ReplaceAllString(line, " "))
 }
