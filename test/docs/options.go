@@ -84,7 +84,7 @@ func (o blockOptions) timeLimit() time.Duration {
 	if t, err := time.ParseDuration(o["timeout"]); err == nil {
 		return t
 	}
-	return time.Minute
+	return 5 * time.Minute
 }
 
 // applyScaled does the replacements of "scaled". Each must have something to replace.
