@@ -20,6 +20,7 @@ type naive struct {
 	retries    [][]*naiveObject
 	stages     []*naiveStage // in the order in which they were asked for
 	ends       map[RequestID]Ending
+	counted    map[RunID]kv.Mono // until when the time of a run is counted, by origin
 	lastID     RequestID
 	lastRun    RunID
 	lastRows   RowsID
@@ -58,7 +59,7 @@ type naiveEncoder struct {
 type naiveRun struct {
 	id      RunID
 	on      EncoderID
-	started kv.Mono
+	origin  RunID // the run of which it is a part; itself if it is none
 	objects []*naiveObject // nil for one which has left
 	items   []Item
 	rows    []*naiveRows
@@ -84,7 +85,7 @@ type naiveStage struct {
 	from            []*naiveRows
 }
 
-func newNaive(cfg Config) *naive { return &naive{cfg: cfg, now: 1, ends: map[RequestID]Ending{}} }
+func newNaive(cfg Config) *naive { return &naive{cfg: cfg, now: 1, ends: map[RequestID]Ending{}, counted: map[RunID]kv.Mono{}} }
 
 func (n *naive) event() uint64 {
 	n.events++
@@ -508,7 +509,8 @@ func (n *naive) dispatch() bool {
 func (n *naive) start(e *naiveEncoder, batch []*naiveObject) {
 	n.lastRun++
 	n.stats.Runs++
-	r := &naiveRun{id: n.lastRun, on: e.id, started: n.now}
+	r := &naiveRun{id: n.lastRun, on: e.id, origin: n.lastRun}
+	n.counted[r.origin] = n.now
 	for _, o := range batch {
 		if o.attempts++; o.attempts == 1 {
 			n.stats.Jobs++
@@ -576,10 +578,46 @@ func (n *naive) finish(id RunID, results []Result) bool {
 		}
 	}
 	if useful {
-		n.stats.EncodeTime += n.now.Sub(r.started)
+		n.stats.EncodeTime += n.now.Sub(n.counted[r.origin])
+		n.counted[r.origin] = n.now
 	}
 	n.advance()
 	return true
+}
+
+// split makes a part of a run a run of its own, and reports whether that is legal.
+func (n *naive) split(id RunID, places []int) (RunID, bool) {
+	r := n.findRun(id)
+	if r == nil {
+		n.stats.LateReports++
+		return 0, false
+	}
+	inside := func(at int) bool { return at >= 0 && at < len(r.items) }
+	distinct := slices.Compact(slices.Sorted(slices.Values(places)))
+	if !slices.Equal(distinct, places) || !slices.Equal(slices.DeleteFunc(distinct, func(at int) bool { return !inside(at) }), places) ||
+		len(places) == 0 || len(places) == len(r.items) {
+		return 0, false
+	}
+	n.lastRun++
+	part, rest := &naiveRun{id: n.lastRun, on: r.on, origin: r.origin}, &naiveRun{}
+	for at := range r.items {
+		to := rest
+		if slices.Contains(places, at) {
+			to = part
+		}
+		to.objects, to.rows, to.items = append(to.objects, r.objects[at]), append(to.rows, r.rows[at]), append(to.items, r.items[at])
+	}
+	wanted := func(r *naiveRun) bool {
+		return slices.ContainsFunc(r.objects, func(o *naiveObject) bool { return o != nil })
+	}
+	if !wanted(part) {
+		n.act(Action{Kind: AbortRun, Run: part.id, Encoder: r.on})
+	} else if !wanted(rest) {
+		n.act(Action{Kind: AbortRun, Run: r.id, Encoder: r.on})
+	}
+	r.objects, r.rows, r.items = rest.objects, rest.rows, rest.items
+	n.runs = append(n.runs, part)
+	return part.id, true
 }
 
 func (n *naive) failRun(id RunID, kind FailureKind) bool {

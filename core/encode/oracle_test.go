@@ -223,6 +223,10 @@ func (w *twins) doRun() {
 			}
 		}
 	}
+	if w.chance(3) {
+		w.doSplit(id, size)
+		return
+	}
 	if w.chance(4) {
 		kind := FailureKind(1 + w.draw(failureKinds-1))
 		got, err := w.m.FailRun(w.now, id, kind, "some", nil)
@@ -249,6 +253,31 @@ func (w *twins) doRun() {
 	}
 	got, err := w.m.FinishRun(w.now, id, results, nil)
 	w.compareEvent("finish run", got, err, r != nil, func() { w.finish(id, results) })
+}
+
+// doSplit splits a run of some items.
+func (w *twins) doSplit(id RunID, items int) {
+	var places []int
+	for at := range items {
+		if w.chance(2) {
+			places = append(places, at)
+		}
+	}
+	if w.chance(12) {
+		places = append(places, w.draw(items+2)-1)
+	}
+	legal, want := false, RunID(0)
+	twin := func() {
+		want, legal = w.split(id, places)
+	}
+	w.actions = nil
+	twin()
+	actions := w.actions
+	part, got, err := w.m.SplitRun(id, places, nil)
+	w.compareEvent("split run", got, err, legal, func() { w.actions = actions })
+	if part != want && w.err == nil {
+		w.err = fmt.Errorf("part %d, want %d", part, want)
+	}
 }
 
 // doChange takes a request further, or does something else to it.
@@ -410,7 +439,7 @@ func TestManySteps(t *testing.T) {
 	}
 	t.Logf("%d steps: %v", 1000*rounds, seen)
 	for _, name := range []string{
-		"submit, illegal", "lose encoder", "a run ends with objects which have left", "drop kept",
+		"submit, illegal", "lose encoder", "split run", "split run, illegal", "a run ends with objects which have left", "drop kept",
 		"evictions", "hits", "late reports", "repeats", "completed", "failed", "cancelled",
 		"cancel in ENCODING", "cancel in ENCODED_CPU", "cancel in STAGED", "cancel in MERGED", "cancel in PREFILLED",
 		"stage, illegal", "copied, illegal", "merged, illegal", "prefilled, illegal", "end, illegal", "cancel, illegal", "release, illegal",

@@ -23,6 +23,7 @@ import (
 //	    lines: KIND@POSITION BYTES [tokens=N] [shape=N] [key=N] [held=N] [cost=N]; a kind is a letter. An object has
 //	    as many tokens as bytes unless it says otherwise. The placeholders are where the objects are.
 //	finish run=N [tokens=N] [bytes=N] [cached] [fail=(I,KIND,…)]
+//	split run=N items=(I,…)                         prints the part
 //	fail run=N kind=KIND                            KIND as FailureKind prints it, with - for a space
 //	stage | copied | merged | prefilled | end | cancel | release id=N
 //	wait for=D                                      then Tick
@@ -65,6 +66,8 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) (string, error) {
 			return fmt.Sprintf("in %v\n", at.Sub(s.now)), nil
 		}
 		return "none\n", nil
+	case "split":
+		return s.split(t, d)
 	case "states":
 		return s.states(number[RequestID](t, d, "id")), nil
 	case "stats":
@@ -197,6 +200,34 @@ func (s *script) submit(t *testing.T, d *datadriven.TestData) ([]Action, error) 
 	id, out, err := s.m.SubmitRequest(s.now, sub, nil)
 	s.objects[id] = sub.Objects
 	return out, err
+}
+
+// split splits a run.
+func (s *script) split(t *testing.T, d *datadriven.TestData) (string, error) {
+	id, places := number[RunID](t, d, "run"), []int{}
+	arg, _ := d.Arg("items")
+	for _, v := range arg.Vals {
+		places = append(places, decimal(t, d, v))
+	}
+	part, all, err := s.m.SplitRun(id, places, nil)
+	if err != nil {
+		return "", err
+	}
+	var rest []Item
+	out := fmt.Sprintf("run %d:", part)
+	for at, item := range s.runs[id] {
+		if !slices.Contains(places, at) {
+			rest = append(rest, item)
+			continue
+		}
+		s.runs[part] = append(s.runs[part], item)
+		out += fmt.Sprintf(" %d.%d", item.Request, item.Index)
+	}
+	s.runs[id] = rest
+	for _, a := range all {
+		out += "\n" + a.String()
+	}
+	return out + "\n", nil
 }
 
 // results returns what the estimates say of the items of a run, but for what the command says.
