@@ -21,6 +21,9 @@
 // times alone. A run of which some objects are finished before the others is split, see SplitRun: they are reported at
 // once, and a slow object holds up no other.
 //
+// A request whose needs change is replaced: ReplaceRequest ends it, and the new one takes over what is encoded of it or
+// being encoded. An object has one owner at any time.
+//
 // A request is reported once: when all its objects are finished. It is ready, or it has failed with one [Failure] for
 // each object at fault. StageRequest then asks for staging memory for all its rows in one step, again in order.
 //
@@ -207,6 +210,7 @@ var (
 //	MERGED,      MarkCopied, after CopyRows                         STAGED
 //	PREFILLED
 //	any          EndRequest, after MarkPrefilled                    DISCARDED    DropRows or UnpinRows, RequestEnded
+//	any          ReplaceRequest                                     DISCARDED    as CancelRequest, but for what is taken
 //	any          CancelRequest                                      DISCARDED    AbortRun, DropRows, UnpinRows,
 //	                                                                             DropStaged, RequestEnded
 //

@@ -216,8 +216,8 @@ func (n *naive) weight() (w int) {
 	return w
 }
 
-// accepts says whether a submission is refused.
-func (n *naive) accepts(s *Submission) bool {
+// accepts says whether a submission is accepted when there are so many objects.
+func (n *naive) accepts(s *Submission, objects int) bool {
 	var all, own int64
 	for _, p := range s.Placeholders {
 		count := 0
@@ -244,13 +244,21 @@ func (n *naive) accepts(s *Submission) bool {
 			own += o.Bytes
 		}
 	}
-	return all <= n.cfg.StagingBudget && own <= n.cfg.CPUBudget && n.weight()+max(1, len(s.Objects)) <= n.cfg.MaxObjects
+	return all <= n.cfg.StagingBudget && own <= n.cfg.CPUBudget && objects+max(1, len(s.Objects)) <= n.cfg.MaxObjects
 }
 
 func (n *naive) submit(s *Submission) (RequestID, bool) {
-	if !n.accepts(s) {
+	if !n.accepts(s, n.weight()) {
 		return 0, false
 	}
+	q := n.add(s)
+	q.admitted = q.unfinished() == 0
+	n.settle(q)
+	n.advance()
+	return q.id, true
+}
+
+func (n *naive) add(s *Submission) *naiveRequest {
 	n.lastID++
 	q := &naiveRequest{id: n.lastID, retention: s.Usage.Retention(), submitted: n.now}
 	for i, o := range s.Objects {
@@ -263,10 +271,69 @@ func (n *naive) submit(s *Submission) (RequestID, bool) {
 	}
 	n.stats.Requests++
 	n.requests = append(n.requests, q)
-	q.admitted = q.unfinished() == 0
+	return q
+}
+
+// replace ends a request, and submits another one which takes objects of it over. It reports whether that is legal.
+func (n *naive) replace(old RequestID, s *Submission, takes []int) (id RequestID, taken []bool, ok bool) {
+	from := n.find(old)
+	if from == nil || len(takes) != len(s.Objects) {
+		return 0, nil, false
+	}
+	for i, k := range takes {
+		if k == -1 {
+			continue
+		}
+		if k < 0 || k >= len(from.objects) || slices.Index(takes, k) != i {
+			return 0, nil, false
+		}
+		a, b := s.Objects[i], from.objects[k].SubmittedObject
+		a.Position, a.Cost, a.Held = b.Position, b.Cost, b.Held
+		if a != b {
+			return 0, nil, false
+		}
+	}
+	objects := n.weight() - max(1, len(from.objects))
+	if st := n.stageOf(old); st != nil && st.granted {
+		objects++
+	}
+	if !n.accepts(s, objects) {
+		return 0, nil, false
+	}
+	q := n.add(s)
+	for i, k := range takes {
+		moved := k >= 0 && s.Objects[i].Held == 0 && from.objects[k].rows != nil && from.objects[k].rows.id != 0
+		if taken = append(taken, moved); moved {
+			o := from.objects[k]
+			from.objects[k] = &naiveObject{of: from, index: k, state: Discarded}
+			o.of, o.index, o.SubmittedObject = q, i, s.Objects[i]
+			q.objects[i] = o
+		}
+	}
+	n.end(from, map[bool]Ending{true: Completed, false: Cancelled}[from.prefilled])
+	q.admitted = !slices.ContainsFunc(q.objects, func(o *naiveObject) bool { return o.state == Encoding && o.rows == nil })
+	for n.admit() {
+	}
+	for i, o := range q.objects {
+		switch {
+		case !taken[i]:
+		case q.admitted:
+			for _, r := range n.runs {
+				if at := slices.Index(r.objects, o); at >= 0 {
+					r.items = slices.Clone(r.items) // an action has them
+					r.items[at].Request, r.items[at].Index = q.id, i
+				}
+			}
+		default:
+			taken[i] = false
+			n.unqueue(o)
+			n.drop(o)
+			q.objects[i] = &naiveObject{of: q, index: i, SubmittedObject: o.SubmittedObject}
+		}
+	}
 	n.settle(q)
 	n.advance()
-	return q.id, true
+	return q.id, taken, true
 }
 
 func (n *naive) pin(id RequestID, index int) *naiveRows {
@@ -374,7 +441,7 @@ func (n *naive) admit() bool {
 	}
 	q, need, spared := n.requests[at], int64(0), n.idleRows()
 	for _, o := range q.objects {
-		if o.state != Encoding {
+		if o.state != Encoding || o.rows != nil {
 			continue
 		}
 		if r := n.keptFor(o); r != nil {
@@ -397,7 +464,7 @@ func (n *naive) admit() bool {
 	q.admitted = true
 	var missing []*naiveObject
 	for _, o := range q.objects {
-		if o.state != Encoding {
+		if o.state != Encoding || o.rows != nil {
 			continue
 		}
 		if r := n.keptFor(o); r != nil {

@@ -25,8 +25,7 @@ type encodeRun struct {
 // runItem is an object in a run.
 type runItem struct {
 	*encodeObject
-	item encode.Item
-	ctx  context.Context // the request's
+	item encode.Item // as the run began: its request may be another one by now
 	span obs.Span
 
 	joins bool // it began by waiting for another item's run
@@ -49,8 +48,8 @@ func (p *encodePool) startRunLocked(a *encode.Action) {
 	r := &encodeRun{pool: p, id: a.Run}
 	for _, item := range a.Items {
 		q := p.mu.requests[item.Request]
-		i := &runItem{encodeObject: q.objects[item.Index], item: item, ctx: q.ctx}
-		_, i.span = p.cfg.Tracer.Start(q.ctx, "encode "+i.object.Kind.String())
+		i := &runItem{encodeObject: q.objects[item.Index], item: item}
+		_, i.span = p.cfg.Tracer.Start(i.ctx, "encode "+i.object.Kind.String())
 		i.span.SetInt("penstock.media_index", int64(i.index))
 		i.span.SetInt("penstock.media_tokens", int64(i.tokens))
 		i.span.SetInt("penstock.encode_batch", int64(len(a.Items)))
@@ -477,7 +476,7 @@ func (r *encodeRun) finishRun() {
 		case err != nil: // the machine has given the run up
 			p.of.rows.releaseRows(&i.rows)
 		case results[k].Place == encode.InCache:
-			p.mu.pins[pinName{i.item.Request, i.item.Index}] = i.rows
+			p.mu.pins[i.name] = i.rows
 		default:
 			p.mu.rows[i.item.Rows] = i.rows
 		}

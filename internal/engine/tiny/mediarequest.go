@@ -216,22 +216,17 @@ func containsAll(list, of []int) bool {
 	})
 }
 
-// encodeNeeded has encoded what all users need, instead of what was encoded before. Rows which are staged stay for users
-// which read them, until none does. Without any they are given up at once: the same request must not wait for memory
-// behind itself.
+// encodeNeeded has encoded what all users need, instead of what was encoded before. What is needed of that goes on, see
+// ReplaceRequest of package encode. Rows which are staged stay for users which read them, until none does. Without any
+// they are given up: the same request must not wait for memory behind itself.
 func (sh *shownMedia) encodeNeeded() {
-	c := sh.of
-	reads := sh.hasReader()
+	c, old := sh.of, sh.request
 	switch {
-	case sh.request == nil:
-	case reads:
-		sh.replaced = append(sh.replaced, sh.request)
-		sh.request.replaceRequest()
-	default:
-		sh.request.endRequest()
-	}
-	if !reads {
+	case !sh.hasReader():
 		sh.dropRows()
+	case old != nil:
+		sh.replaced = append(sh.replaced, old)
+		old.holdStaged()
 	}
 	sh.encoded = sh.encoded[:0:0]
 	for _, u := range sh.users {
@@ -248,12 +243,20 @@ func (sh *shownMedia) encodeNeeded() {
 			index:      i, from: &c.content, position: sh.objects[i].start, tokens: sh.objects[i].pads, grid: sh.objects[i].grid,
 		}
 		e.key = c.encoders.rows.keyOf(o, e.namespace)
+		if old != nil {
+			if k := old.findObject(i); k >= 0 { // as it was: a look-up which was counted, and perhaps another size than is known by now
+				e.counted, e.grid = true, old.objects[k].grid
+			}
+		}
 		objects = append(objects, e)
 	}
 	q := c.encoders.pool.newRequest(sh.ctx, objects, func() { c.noteChange(sh) })
 	q.usage = encode.Usage{Branches: sh.req.Choices, MultiTurn: isConversation(sh.req), PrefixCaching: c.reuse == paged.On}
-	sh.request = q
+	sh.request, q.replaces = q, old
 	if err := c.encoders.pool.submitRequest(q); err != nil {
+		if old != nil {
+			old.endRequest()
+		}
 		q.err = refusedSize(objects, err)
 		c.noteChange(sh)
 	}
