@@ -236,7 +236,7 @@ func (w *twins) doReplace() {
 	}
 	w.drawPlaceholders(&s)
 	if w.chance(12) {
-		switch k := w.draw(len(takes)); w.draw(4) {
+		switch k := w.draw(len(takes)); w.draw(6) {
 		case 0:
 			takes[k] = w.draw(4) - 2
 		case 1:
@@ -245,6 +245,13 @@ func (w *twins) doReplace() {
 			old = RequestID(w.draw(int(w.lastID) + 2))
 		case 3:
 			s.Objects[k].Shape[1]++
+		case 4:
+			s.Objects[k].Key[0]++
+		case 5:
+			again := s.Objects[k]
+			again.Position = 3 * len(s.Objects)
+			s.Objects, takes = append(s.Objects, again), append(takes, takes[k])
+			s.Placeholders = append(s.Placeholders, Placeholder{again.Position, again.Kind})
 		}
 	}
 	for _, k := range takes {
