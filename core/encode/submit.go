@@ -134,8 +134,8 @@ func (m *Machine) ReplaceRequest(now kv.Mono, old RequestID, s Submission, takes
 	out = m.endRequest(from, how, out)
 	if q.lacksMemory() {
 		q.waiting = m.waiting.PushBack(q)
-		out = m.admitRequests(now, out)
 	}
+	out = m.admitRequests(now, out)
 	for i := range q.objects {
 		switch o := &q.objects[i]; {
 		case !taken[i]:

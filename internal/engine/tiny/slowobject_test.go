@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"penstock/core/embcache"
 	"penstock/core/fault"
@@ -70,8 +71,11 @@ func holdUpNone(t *testing.T, waitsFor string) {
 	remote := &slowElsewhere{all[slow].Key.Digest, release}
 	e := seeing(t, func(c *Config) {
 		c.Encode.Threads, c.Files, c.EmbeddingCache = 1, from, new(0)
-		if waitsFor == "another worker" {
+		switch waitsFor {
+		case "another worker":
 			c.Remote = remote
+		case "a run of another request":
+			c.Encode.BatchWait = 24 * time.Hour // a run which was joined is not waited for, however long a batch waits
 		}
 	})
 	s := e.cpu.encoders
@@ -143,4 +147,60 @@ func holdUpNone(t *testing.T, waitsFor string) {
 	if st := e.EncodeStats(); st.Encoded != 1+requests || st.Repeats != 0 {
 		t.Errorf("at the end: %+v", st.Stats)
 	}
+}
+
+// elsewhereOne encodes one object, and no other.
+type elsewhereOne struct {
+	*elsewhere
+	only kv.Digest
+}
+
+func (e *elsewhereOne) EncodeObject(ctx context.Context, job *engine.EncodeJob) (grid [3]int, err error) {
+	if job.Key.Digest != e.only {
+		return grid, fault.New(fault.Unavailable, "it is not encoded here")
+	}
+	return e.elsewhere.EncodeObject(ctx, job)
+}
+
+// TestFoundWaitsForNoEncoder: an object whose rows come from another worker is answered while the others of its batch are
+// being encoded.
+func TestFoundWaitsForNoEncoder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const found, requests = 2, 4
+		remote := &elsewhereOne{&elsewhere{of: encoding(t, nil)}, noise(media.Image, found, 56, 84, 3).Key.Digest}
+		e := seeing(t, func(c *Config) { c.Encode.Threads, c.Remote, c.EmbeddingCache = 1, remote, new(0) })
+		open, entered := heldEncoder(e.cpu.encoders)
+		release, inner := make(chan struct{}), e.cpu.encoders.encode
+		e.cpu.encoders.encode = func(ctx context.Context, kind media.Kind, input []float32, grid [3]int) ([]float32, error) {
+			if grid[0] > 1 {
+				<-release
+			}
+			return inner(ctx, kind, input, grid)
+		}
+		ctx := enginetest.Start(t, e)
+		var results []chan outcome
+		for i := range 1 + requests {
+			result, _ := ask(ctx, e, picture(t, i, 4))
+			if results = append(results, result); i == 0 {
+				<-entered
+			}
+			synctest.Wait()
+		}
+		close(open)
+		for _, i := range []int{0, found} {
+			if got := <-results[i]; got.err != nil {
+				t.Errorf("request %d waits for an encoder: %v", i, got.err)
+			}
+		}
+		synctest.Wait()
+		if s := e.EncodeStats(); s.Runs != 2 || s.Encoded != 2 || s.RunningObjects != requests-1 || len(results[1]) > 0 {
+			t.Errorf("while the others are encoded: %+v", s.Stats)
+		}
+		close(release)
+		for _, i := range []int{1, 3, 4} {
+			if got := <-results[i]; got.err != nil {
+				t.Errorf("request %d: %v", i, got.err)
+			}
+		}
+	})
 }
