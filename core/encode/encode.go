@@ -210,7 +210,7 @@ var (
 //	MERGED,      MarkCopied, after CopyRows                         STAGED
 //	PREFILLED
 //	any          EndRequest, after MarkPrefilled                    DISCARDED    DropRows or UnpinRows, RequestEnded
-//	any          ReplaceRequest                                     DISCARDED    as CancelRequest, but for what is taken
+//	any          ReplaceRequest                                     DISCARDED    as CancelRequest, without what is taken
 //	any          CancelRequest                                      DISCARDED    AbortRun, DropRows, UnpinRows,
 //	                                                                             DropStaged, RequestEnded
 //

@@ -59,7 +59,7 @@ type naiveEncoder struct {
 type naiveRun struct {
 	id      RunID
 	on      EncoderID
-	origin  RunID // the run of which it is a part; itself if it is none
+	origin  RunID          // the run of which it is a part; itself if it is none
 	objects []*naiveObject // nil for one which has left
 	items   []Item
 	rows    []*naiveRows
@@ -85,7 +85,9 @@ type naiveStage struct {
 	from            []*naiveRows
 }
 
-func newNaive(cfg Config) *naive { return &naive{cfg: cfg, now: 1, ends: map[RequestID]Ending{}, counted: map[RunID]kv.Mono{}} }
+func newNaive(cfg Config) *naive {
+	return &naive{cfg: cfg, now: 1, ends: map[RequestID]Ending{}, counted: map[RunID]kv.Mono{}}
+}
 
 func (n *naive) event() uint64 {
 	n.events++

@@ -230,12 +230,12 @@ func (w *twins) doReplace() {
 		}
 		s.Objects = append(s.Objects, again)
 	}
-	for len(s.Objects) == 0 || w.chance(3) {
+	for range w.draw(3) {
 		takes = append(takes, -1)
 		s.Objects = append(s.Objects, w.drawObject(len(s.Objects)))
 	}
 	w.drawPlaceholders(&s)
-	if w.chance(12) {
+	if len(takes) > 0 && w.chance(12) {
 		switch k := w.draw(len(takes)); w.draw(6) {
 		case 0:
 			takes[k] = w.draw(4) - 2

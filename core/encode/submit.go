@@ -93,18 +93,18 @@ func (q *requestRecord) lacksMemory() bool {
 // lacksMemory reports whether the object needs memory which is not reserved.
 func (o *object) lacksMemory() bool { return o.state == Encoding && o.rows == nil }
 
-// ReplaceRequest is SubmitRequest for a request which takes the place of another one. That one ends: Completed if it was
-// prefilled, else Cancelled. takes has for each object the index of an object of the old request, or -1. What there is of
-// that object is the new one's alone from now on: its rows in memory, or its place in a run or among those which wait for
-// an encoder, with its permit and the number of its attempts. Runs go on, and the items which name it name the new one.
+// ReplaceRequest is SubmitRequest for a request which takes the place of another one. That one ends: Completed if it
+// was prefilled, else Cancelled. takes has for each object the index of an object of the old request, or -1. What there
+// is of that object is the new one's alone from now on: its rows in memory, or its place in a run or in the queue for an
+// encoder, with its permit and the number of its attempts. Runs go on, and the items which name it name the new one.
 // taken says for which objects that was so. An object which is Held, or of whose old one there is nothing, or a pin
 // alone, is as any other.
 //
 // No request holds memory while it waits for more. If there is not enough for the others at once, nothing is taken, and
 // the new request waits as any other.
 //
-// Its errors are those of SubmitRequest, ErrUnknownRequest, and Invalid if an object is taken twice, is not there, or has
-// another kind, shape, key or size. Then nothing has changed.
+// Its errors are the errors of SubmitRequest, ErrUnknownRequest, and Invalid if an object is taken twice, is not there,
+// or has another kind, shape, key or size. Then nothing has changed.
 func (m *Machine) ReplaceRequest(now kv.Mono, old RequestID, s Submission, takes []int, out []Action) (id RequestID, taken []bool, more []Action, err error) {
 	from, err := m.requestIn(old)
 	if err != nil {

@@ -26,7 +26,8 @@ type EncodeConfig struct {
 	// Threads are the encoders, each on a processor of its own; 4. There are never more than processors but one, which
 	// is the model's.
 	Threads int
-	// BatchWait is how long an object waits for others of its shape while every encoder is busy; 5 ms.
+	// BatchWait is how long an object waits for others of its shape while every encoder is busy, and for the content of
+	// others of its batch; 5 ms.
 	BatchWait time.Duration
 	// Timeout is the time from the start of a request's encoding to its last rows; 60 s. Other workers have a quarter of
 	// it for an object.
@@ -172,7 +173,8 @@ type encodeObject struct {
 	ctx      context.Context // ends with the request which has the object
 	cancel   context.CancelFunc
 
-	// Under the pool's lock. of is the request which has the object: one at any time, see ReplaceRequest of package encode.
+	// Under the pool's lock. of is the request which has the object: one at any time, see ReplaceRequest of package
+	// encode.
 	of   *encodeRequest
 	name pinName // in that request
 	err  error   // of the encoder

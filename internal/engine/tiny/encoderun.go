@@ -13,9 +13,9 @@ import (
 	"penstock/internal/obs"
 )
 
-// encodeRun is a run of a batch, or a part of one. It looks for the rows of each object elsewhere, computes missing rows
-// together, and waits for rows which another run computes. What is ready before the rest becomes a run of its own, so that
-// a slow object holds up no other.
+// encodeRun is a run of a batch, or a part of one. It looks for the rows of each object elsewhere, computes missing
+// rows together, and waits for rows which another run computes. What is ready before the rest becomes a run of its own,
+// so that a slow object holds up no other.
 type encodeRun struct {
 	pool  *encodePool
 	id    encode.RunID // 0 if the machine has given it up
@@ -106,8 +106,8 @@ func (r *encodeRun) awaitFound(found <-chan *runItem) {
 	}
 }
 
-// split makes the items which satisfy a condition a run of their own, on the same encoder. It returns r if all do, and nil
-// if none does.
+// split makes the items which satisfy a condition a run of their own, on the same encoder. It returns r if all do, and
+// nil if none does.
 func (r *encodeRun) split(is func(i *runItem) bool) *encodeRun {
 	part := &encodeRun{pool: r.pool}
 	var places []int
@@ -311,8 +311,8 @@ func (r *encodeRun) encodeItems() {
 	r.encodeGroup(groups[0])
 }
 
-// decodeItems decodes the items of a run, and returns groups of one shape. An item which cannot be decoded is done, and in no
-// group.
+// decodeItems decodes the items of a run, and returns groups of one shape. An item which cannot be decoded is done, and
+// in no group.
 func (r *encodeRun) decodeItems() (groups [][]decodedItem) {
 	at := map[[4]int]int{}
 	for _, i := range r.items {

@@ -182,10 +182,10 @@ func (c *computer) StartEncoding(id paged.SeqID, s batch.State, ready int) {
 //   - A sequence which waits, was told of its rows, and finds the other objects in the KV cache, is not encoding. The
 //     scheduler takes the blocks of encoding sequences for it. Other holders of blocks are not encoding either, and the
 //     oldest of them advances in every step. So it gets its blocks.
-//   - A sequence which waits, and whose cached objects were evicted, is encoding: it is passed over, perhaps until one with
-//     blocks has got memory. The scheduler reports it, and RestartEncoding gives its rows back before it asks for more of
-//     them, behind all others. It needs more objects each time, so that happens at most once for each of them until it
-//     is preempted.
+//   - A sequence which waits, and whose cached objects were evicted, is encoding: it is passed over, perhaps until one
+//     with blocks has got memory. The scheduler reports it, and RestartEncoding gives its staged rows back before it asks
+//     for more of them, behind all others. It keeps other rows only if it waits for no memory of them. It needs more
+//     objects each time, so that happens at most once for each of them until it is preempted.
 //   - Replaced rows are held only while a sequence reads them. That is one of those above, and it does not wait for the
 //     request which replaces them.
 //

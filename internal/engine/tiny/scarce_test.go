@@ -218,8 +218,9 @@ func TestPreemptedKeepsEncoding(t *testing.T) {
 	})
 }
 
-// TestReadmittedKeepsEncoding: a sequence which is preempted while its second picture is being encoded, and admitted again
-// before that has ended, needs its first one too, which was evicted. The encoder is called once for the second one.
+// TestReadmittedKeepsEncoding: a sequence which is preempted while its second picture is being encoded, and admitted
+// again before that has ended, needs its first one too, which was evicted. The encoder is called once for the second
+// one.
 func TestReadmittedKeepsEncoding(t *testing.T) {
 	for _, capacity := range []int{0, 64 << 20} {
 		t.Run(fmt.Sprintf("cache of %d bytes", capacity), func(t *testing.T) {

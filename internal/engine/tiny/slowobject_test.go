@@ -162,8 +162,8 @@ func (e *elsewhereOne) EncodeObject(ctx context.Context, job *engine.EncodeJob) 
 	return e.elsewhere.EncodeObject(ctx, job)
 }
 
-// TestFoundWaitsForNoEncoder: an object whose rows come from another worker is answered while the others of its batch are
-// being encoded.
+// TestFoundWaitsForNoEncoder: an object whose rows come from another worker is answered while the others of its batch
+// are being encoded.
 func TestFoundWaitsForNoEncoder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const found, requests = 2, 4
