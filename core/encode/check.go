@@ -38,9 +38,12 @@ func (c *checker) must(ok bool, format string, args ...any) {
 func (c *checker) checkRuns() {
 	runs, objects := 0, 0
 	for i, e := range c.encoders {
-		jobs := 0
+		jobs, started := 0, 0
 		for _, r := range e.runs {
 			live := 0
+			if !r.part {
+				started++
+			}
 			for at, item := range r.items {
 				c.holders[item.rows]++
 				if o := item.object; o != nil {
@@ -48,10 +51,10 @@ func (c *checker) checkRuns() {
 					c.must(o.run == r && o.slot == at && o.rows == item.rows && o.state == Encoding, "item %d of run %d is not its object", at, r.id)
 				}
 			}
-			c.must(c.runs[r.id] == r && r.encoder == e && live == r.live, "run %d with %d live items, not %d", r.id, live, r.live)
+			c.must(c.runs[r.id] == r && r.encoder == e && live == r.live && len(r.items) > 0, "run %d with %d live items, not %d", r.id, live, r.live)
 			jobs += len(r.items)
 		}
-		c.must(jobs == e.jobs && jobs <= e.limits.Jobs && (e.limits.Runs == 0 || len(e.runs) <= e.limits.Runs), "encoder %d has %d objects in %d runs, its count is %d", e.id, jobs, len(e.runs), e.jobs)
+		c.must(jobs == e.jobs && jobs <= e.limits.Jobs && (e.limits.Runs == 0 || started <= e.limits.Runs), "encoder %d has %d objects in %d runs, its count is %d", e.id, jobs, len(e.runs), e.jobs)
 		c.must(i == 0 || c.encoders[i-1].id < e.id, "encoder %d is out of order", e.id)
 		runs, objects = runs+len(e.runs), objects+jobs
 	}

@@ -18,7 +18,11 @@
 // MaxJobs permits from the start of its run to the end which the encoder reports, also if no request wants its rows
 // any more. If a run of several objects fails as a whole, its halves run again, down to single objects, so that only the
 // object which causes the failure fails. Objects of a lost encoder run again elsewhere, the last of MaxAttempts
-// times alone.
+// times alone. A run of which some objects are finished before the others is split, see SplitRun: they are reported at
+// once, and a slow object holds up no other.
+//
+// A request whose needs change is replaced: ReplaceRequest ends it, and the new one takes over what is encoded of it or
+// being encoded. An object has one owner at any time.
 //
 // A request is reported once: when all its objects are finished. It is ready, or it has failed with one [Failure] for
 // each object at fault. StageRequest then asks for staging memory for all its rows in one step, again in order.
@@ -190,6 +194,7 @@ var (
 //	ENCODING     memory is reserved, and kept rows have its key     ENCODED_CPU  RequestReady with the last object
 //	ENCODING     FinishRun: rows of the estimated size              ENCODED_CPU  RequestReady with the last object
 //	ENCODING     FinishRun: a failure, or rows of another size      DISCARDED    RequestEnded with the last object
+//	ENCODING     SplitRun                                           ENCODING
 //	ENCODING     FailRun, and the object ran alone                  DISCARDED    RequestEnded with the last object
 //	ENCODING     FailRun, and it ran with others                    ENCODING     RunBatch with half of them
 //	ENCODING     LoseEncoder, before the last attempt               ENCODING     RunBatch on another encoder
@@ -205,6 +210,7 @@ var (
 //	MERGED,      MarkCopied, after CopyRows                         STAGED
 //	PREFILLED
 //	any          EndRequest, after MarkPrefilled                    DISCARDED    DropRows or UnpinRows, RequestEnded
+//	any          ReplaceRequest                                     DISCARDED    as CancelRequest, without what is taken
 //	any          CancelRequest                                      DISCARDED    AbortRun, DropRows, UnpinRows,
 //	                                                                             DropStaged, RequestEnded
 //

@@ -20,6 +20,7 @@ type naive struct {
 	retries    [][]*naiveObject
 	stages     []*naiveStage // in the order in which they were asked for
 	ends       map[RequestID]Ending
+	counted    map[RunID]kv.Mono // until when the time of a run is counted, by origin
 	lastID     RequestID
 	lastRun    RunID
 	lastRows   RowsID
@@ -58,7 +59,7 @@ type naiveEncoder struct {
 type naiveRun struct {
 	id      RunID
 	on      EncoderID
-	started kv.Mono
+	origin  RunID          // the run of which it is a part; itself if it is none
 	objects []*naiveObject // nil for one which has left
 	items   []Item
 	rows    []*naiveRows
@@ -84,7 +85,9 @@ type naiveStage struct {
 	from            []*naiveRows
 }
 
-func newNaive(cfg Config) *naive { return &naive{cfg: cfg, now: 1, ends: map[RequestID]Ending{}} }
+func newNaive(cfg Config) *naive {
+	return &naive{cfg: cfg, now: 1, ends: map[RequestID]Ending{}, counted: map[RunID]kv.Mono{}}
+}
 
 func (n *naive) event() uint64 {
 	n.events++
@@ -215,8 +218,8 @@ func (n *naive) weight() (w int) {
 	return w
 }
 
-// accepts says whether a submission is refused.
-func (n *naive) accepts(s *Submission) bool {
+// accepts says whether a submission is accepted when there are so many objects.
+func (n *naive) accepts(s *Submission, objects int) bool {
 	var all, own int64
 	for _, p := range s.Placeholders {
 		count := 0
@@ -243,13 +246,21 @@ func (n *naive) accepts(s *Submission) bool {
 			own += o.Bytes
 		}
 	}
-	return all <= n.cfg.StagingBudget && own <= n.cfg.CPUBudget && n.weight()+max(1, len(s.Objects)) <= n.cfg.MaxObjects
+	return all <= n.cfg.StagingBudget && own <= n.cfg.CPUBudget && objects+max(1, len(s.Objects)) <= n.cfg.MaxObjects
 }
 
 func (n *naive) submit(s *Submission) (RequestID, bool) {
-	if !n.accepts(s) {
+	if !n.accepts(s, n.weight()) {
 		return 0, false
 	}
+	q := n.add(s)
+	q.admitted = q.unfinished() == 0
+	n.settle(q)
+	n.advance()
+	return q.id, true
+}
+
+func (n *naive) add(s *Submission) *naiveRequest {
 	n.lastID++
 	q := &naiveRequest{id: n.lastID, retention: s.Usage.Retention(), submitted: n.now}
 	for i, o := range s.Objects {
@@ -262,10 +273,69 @@ func (n *naive) submit(s *Submission) (RequestID, bool) {
 	}
 	n.stats.Requests++
 	n.requests = append(n.requests, q)
-	q.admitted = q.unfinished() == 0
+	return q
+}
+
+// replace ends a request, and submits another one which takes objects of it over. It reports whether that is legal.
+func (n *naive) replace(old RequestID, s *Submission, takes []int) (id RequestID, taken []bool, ok bool) {
+	from := n.find(old)
+	if from == nil || len(takes) != len(s.Objects) {
+		return 0, nil, false
+	}
+	for i, k := range takes {
+		if k == -1 {
+			continue
+		}
+		if k < 0 || k >= len(from.objects) || slices.Index(takes, k) != i {
+			return 0, nil, false
+		}
+		a, b := s.Objects[i], from.objects[k].SubmittedObject
+		a.Position, a.Cost, a.Held = b.Position, b.Cost, b.Held
+		if a != b {
+			return 0, nil, false
+		}
+	}
+	objects := n.weight() - max(1, len(from.objects))
+	if st := n.stageOf(old); st != nil && st.granted {
+		objects++
+	}
+	if !n.accepts(s, objects) {
+		return 0, nil, false
+	}
+	q := n.add(s)
+	for i, k := range takes {
+		moved := k >= 0 && s.Objects[i].Held == 0 && from.objects[k].rows != nil && from.objects[k].rows.id != 0
+		if taken = append(taken, moved); moved {
+			o := from.objects[k]
+			from.objects[k] = &naiveObject{of: from, index: k, state: Discarded}
+			o.of, o.index, o.SubmittedObject = q, i, s.Objects[i]
+			q.objects[i] = o
+		}
+	}
+	n.end(from, map[bool]Ending{true: Completed, false: Cancelled}[from.prefilled])
+	q.admitted = !slices.ContainsFunc(q.objects, func(o *naiveObject) bool { return o.state == Encoding && o.rows == nil })
+	for n.admit() {
+	}
+	for i, o := range q.objects {
+		switch {
+		case !taken[i]:
+		case q.admitted:
+			for _, r := range n.runs {
+				if at := slices.Index(r.objects, o); at >= 0 {
+					r.items = slices.Clone(r.items) // an action has them
+					r.items[at].Request, r.items[at].Index = q.id, i
+				}
+			}
+		default:
+			taken[i] = false
+			n.unqueue(o)
+			n.drop(o)
+			q.objects[i] = &naiveObject{of: q, index: i, SubmittedObject: o.SubmittedObject}
+		}
+	}
 	n.settle(q)
 	n.advance()
-	return q.id, true
+	return q.id, taken, true
 }
 
 func (n *naive) pin(id RequestID, index int) *naiveRows {
@@ -373,7 +443,7 @@ func (n *naive) admit() bool {
 	}
 	q, need, spared := n.requests[at], int64(0), n.idleRows()
 	for _, o := range q.objects {
-		if o.state != Encoding {
+		if o.state != Encoding || o.rows != nil {
 			continue
 		}
 		if r := n.keptFor(o); r != nil {
@@ -396,7 +466,7 @@ func (n *naive) admit() bool {
 	q.admitted = true
 	var missing []*naiveObject
 	for _, o := range q.objects {
-		if o.state != Encoding {
+		if o.state != Encoding || o.rows != nil {
 			continue
 		}
 		if r := n.keptFor(o); r != nil {
@@ -508,7 +578,8 @@ func (n *naive) dispatch() bool {
 func (n *naive) start(e *naiveEncoder, batch []*naiveObject) {
 	n.lastRun++
 	n.stats.Runs++
-	r := &naiveRun{id: n.lastRun, on: e.id, started: n.now}
+	r := &naiveRun{id: n.lastRun, on: e.id, origin: n.lastRun}
+	n.counted[r.origin] = n.now
 	for _, o := range batch {
 		if o.attempts++; o.attempts == 1 {
 			n.stats.Jobs++
@@ -576,10 +647,46 @@ func (n *naive) finish(id RunID, results []Result) bool {
 		}
 	}
 	if useful {
-		n.stats.EncodeTime += n.now.Sub(r.started)
+		n.stats.EncodeTime += n.now.Sub(n.counted[r.origin])
+		n.counted[r.origin] = n.now
 	}
 	n.advance()
 	return true
+}
+
+// split makes a part of a run a run of its own, and reports whether that is legal.
+func (n *naive) split(id RunID, places []int) (RunID, bool) {
+	r := n.findRun(id)
+	if r == nil {
+		n.stats.LateReports++
+		return 0, false
+	}
+	inside := func(at int) bool { return at >= 0 && at < len(r.items) }
+	distinct := slices.Compact(slices.Sorted(slices.Values(places)))
+	if !slices.Equal(distinct, places) || !slices.Equal(slices.DeleteFunc(distinct, func(at int) bool { return !inside(at) }), places) ||
+		len(places) == 0 || len(places) == len(r.items) {
+		return 0, false
+	}
+	n.lastRun++
+	part, rest := &naiveRun{id: n.lastRun, on: r.on, origin: r.origin}, &naiveRun{}
+	for at := range r.items {
+		to := rest
+		if slices.Contains(places, at) {
+			to = part
+		}
+		to.objects, to.rows, to.items = append(to.objects, r.objects[at]), append(to.rows, r.rows[at]), append(to.items, r.items[at])
+	}
+	wanted := func(r *naiveRun) bool {
+		return slices.ContainsFunc(r.objects, func(o *naiveObject) bool { return o != nil })
+	}
+	if !wanted(part) {
+		n.act(Action{Kind: AbortRun, Run: part.id, Encoder: r.on})
+	} else if !wanted(rest) {
+		n.act(Action{Kind: AbortRun, Run: r.id, Encoder: r.on})
+	}
+	r.objects, r.rows, r.items = rest.objects, rest.rows, rest.items
+	n.runs = append(n.runs, part)
+	return part.id, true
 }
 
 func (n *naive) failRun(id RunID, kind FailureKind) bool {

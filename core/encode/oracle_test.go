@@ -43,8 +43,10 @@ func (w *twins) chance(n int) bool { return w.draw(n) == 0 }
 func (w *twins) step() error {
 	full := w.weight() > w.cfg.MaxObjects-4 && !w.chance(12)
 	switch d := w.draw(12); {
-	case d < 3 && !full:
+	case d < 2 && !full:
 		w.doSubmit()
+	case d == 2 && len(w.requests) > 0:
+		w.doReplace()
 	case d == 3:
 		w.now = w.now.Add(time.Duration(w.draw(8)))
 		w.compareEvent("tick", w.m.Tick(w.now, nil), nil, true, w.tick)
@@ -141,55 +143,133 @@ func sortActions(all []Action) []string {
 }
 
 func (w *twins) doSubmit() {
-	s := Submission{Usage: Usage{Branches: w.draw(3), MultiTurn: w.chance(2), PrefixCaching: w.chance(4), Speculative: w.chance(5)}}
+	s := Submission{Usage: w.drawUsage()}
 	for i := range w.draw(5) {
-		o := SubmittedObject{Kind: uint8(1 + w.draw(2)), Position: 3*i + w.draw(3), Tokens: 1 + w.draw(9), Cost: w.draw(4)}
-		o.Bytes = int64(2 * o.Tokens)
-		o.Shape[0] = w.draw(2)
-		if w.chance(2) {
-			o.Key[0] = byte(1 + w.draw(9))
-			o.Tokens = 1 + int(o.Key[0]) // rows of equal keys are equal
-			o.Bytes = int64(2 * o.Tokens)
-		}
-		if w.cfg.Cache == WithCache && w.chance(4) {
-			o.Held = o.Tokens
-		}
-		s.Objects = append(s.Objects, o)
-		s.Placeholders = append(s.Placeholders, Placeholder{o.Position, o.Kind})
+		s.Objects = append(s.Objects, w.drawObject(i))
 	}
-	if w.chance(3) {
-		slices.Reverse(s.Placeholders)
-	}
-	if n := len(s.Objects); n > 0 && w.chance(10) {
-		o := &s.Objects[w.draw(n)]
-		switch w.draw(9) {
-		case 0:
-			o.Position++
-		case 1:
-			o.Kind++
-		case 2:
-			o.Tokens = 0
-		case 3:
-			o.Bytes = int64(w.draw(200))
-		case 4:
-			o.Cost += 9
-		case 5:
-			o.Held = w.draw(4)
-		case 6:
-			s.Placeholders = s.Placeholders[1:]
-		case 7:
-			s.Placeholders[w.draw(n)].Position = s.Placeholders[w.draw(n)].Position - w.draw(2)
-		case 8:
-			*o = s.Objects[w.draw(n)]
-		}
-	}
+	w.drawPlaceholders(&s)
 	id, got, err := w.m.SubmitRequest(w.now, s, nil)
-	legal := w.accepts(&s)
+	legal := w.accepts(&s, w.weight())
 	w.compareEvent("submit", got, err, legal, func() {
 		if want, _ := w.submit(&s); want != id && w.err == nil {
 			w.err = fmt.Errorf("request %d, want %d", id, want)
 		}
 	})
+}
+
+func (w *twins) drawUsage() Usage {
+	return Usage{Branches: w.draw(3), MultiTurn: w.chance(2), PrefixCaching: w.chance(4), Speculative: w.chance(5)}
+}
+
+func (w *twins) drawObject(i int) SubmittedObject {
+	o := SubmittedObject{Kind: uint8(1 + w.draw(2)), Position: 3*i + w.draw(3), Tokens: 1 + w.draw(9), Cost: w.draw(4)}
+	o.Bytes = int64(2 * o.Tokens)
+	o.Shape[0] = w.draw(2)
+	if w.chance(2) {
+		o.Key[0] = byte(1 + w.draw(9))
+		o.Tokens = 1 + int(o.Key[0]) // rows of equal keys are equal
+		o.Bytes = int64(2 * o.Tokens)
+	}
+	if w.cfg.Cache == WithCache && w.chance(4) {
+		o.Held = o.Tokens
+	}
+	return o
+}
+
+// drawPlaceholders adds the placeholders of a submission, and sometimes a fault.
+func (w *twins) drawPlaceholders(s *Submission) {
+	for i := range s.Objects {
+		s.Placeholders = append(s.Placeholders, Placeholder{s.Objects[i].Position, s.Objects[i].Kind})
+	}
+	if w.chance(3) {
+		slices.Reverse(s.Placeholders)
+	}
+	n := len(s.Objects)
+	if n == 0 || !w.chance(10) {
+		return
+	}
+	o := &s.Objects[w.draw(n)]
+	switch w.draw(9) {
+	case 0:
+		o.Position++
+	case 1:
+		o.Kind++
+	case 2:
+		o.Tokens = 0
+	case 3:
+		o.Bytes = int64(w.draw(200))
+	case 4:
+		o.Cost += 9
+	case 5:
+		o.Held = w.draw(4)
+	case 6:
+		s.Placeholders = s.Placeholders[1:]
+	case 7:
+		s.Placeholders[w.draw(n)].Position = s.Placeholders[w.draw(n)].Position - w.draw(2)
+	case 8:
+		*o = s.Objects[w.draw(n)]
+	}
+}
+
+// doReplace replaces a request by one with some of its objects, and others.
+func (w *twins) doReplace() {
+	q := w.requests[w.draw(len(w.requests))]
+	if q.state != Encoding && w.chance(2) {
+		q = w.requests[len(w.requests)-1]
+	}
+	s, takes, old := Submission{Usage: w.drawUsage()}, []int(nil), q.id
+	for k, o := range q.objects {
+		if w.chance(4) {
+			continue
+		}
+		takes = append(takes, k)
+		again := o.SubmittedObject
+		again.Position = 3 * len(s.Objects)
+		if !w.chance(8) {
+			again.Held = 0
+		}
+		s.Objects = append(s.Objects, again)
+	}
+	for range w.draw(3) {
+		takes = append(takes, -1)
+		s.Objects = append(s.Objects, w.drawObject(len(s.Objects)))
+	}
+	w.drawPlaceholders(&s)
+	if len(takes) > 0 && w.chance(12) {
+		switch k := w.draw(len(takes)); w.draw(6) {
+		case 0:
+			takes[k] = w.draw(4) - 2
+		case 1:
+			takes = takes[1:]
+		case 2:
+			old = RequestID(w.draw(int(w.lastID) + 2))
+		case 3:
+			s.Objects[k].Shape[1]++
+		case 4:
+			s.Objects[k].Key[0]++
+		case 5:
+			again := s.Objects[k]
+			again.Position = 3 * len(s.Objects)
+			s.Objects, takes = append(s.Objects, again), append(takes, takes[k])
+			s.Placeholders = append(s.Placeholders, Placeholder{again.Position, again.Kind})
+		}
+	}
+	for _, k := range takes {
+		if k >= 0 && k < len(q.objects) && old == q.id && slices.ContainsFunc(w.runs, func(r *naiveRun) bool { return slices.Contains(r.objects, q.objects[k]) }) {
+			w.seen["take a running object"]++
+		}
+	}
+	w.actions = nil
+	want, wantTaken, legal := w.replace(old, &s, takes)
+	actions := w.actions
+	id, taken, got, err := w.m.ReplaceRequest(w.now, old, s, takes, nil)
+	w.compareEvent("replace", got, err, legal, func() { w.actions = actions })
+	if (id != want || !slices.Equal(taken, wantTaken)) && w.err == nil {
+		w.err = fmt.Errorf("request %d has taken %t, want %d and %t", id, taken, want, wantTaken)
+	}
+	if legal {
+		w.seen[fmt.Sprintf("taken: %t", slices.Contains(taken, true))]++
+	}
 }
 
 func (w *twins) doEncoder() {
@@ -223,6 +303,10 @@ func (w *twins) doRun() {
 			}
 		}
 	}
+	if w.chance(3) {
+		w.doSplit(id, size)
+		return
+	}
 	if w.chance(4) {
 		kind := FailureKind(1 + w.draw(failureKinds-1))
 		got, err := w.m.FailRun(w.now, id, kind, "some", nil)
@@ -249,6 +333,31 @@ func (w *twins) doRun() {
 	}
 	got, err := w.m.FinishRun(w.now, id, results, nil)
 	w.compareEvent("finish run", got, err, r != nil, func() { w.finish(id, results) })
+}
+
+// doSplit splits a run of some items.
+func (w *twins) doSplit(id RunID, items int) {
+	var places []int
+	for at := range items {
+		if w.chance(2) {
+			places = append(places, at)
+		}
+	}
+	if w.chance(12) {
+		places = append(places, w.draw(items+2)-1)
+	}
+	legal, want := false, RunID(0)
+	twin := func() {
+		want, legal = w.split(id, places)
+	}
+	w.actions = nil
+	twin()
+	actions := w.actions
+	part, got, err := w.m.SplitRun(id, places, nil)
+	w.compareEvent("split run", got, err, legal, func() { w.actions = actions })
+	if part != want && w.err == nil {
+		w.err = fmt.Errorf("part %d, want %d", part, want)
+	}
 }
 
 // doChange takes a request further, or does something else to it.
@@ -410,7 +519,8 @@ func TestManySteps(t *testing.T) {
 	}
 	t.Logf("%d steps: %v", 1000*rounds, seen)
 	for _, name := range []string{
-		"submit, illegal", "lose encoder", "a run ends with objects which have left", "drop kept",
+		"submit, illegal", "lose encoder", "split run", "split run, illegal",
+		"replace", "replace, illegal", "take a running object", "taken: true", "taken: false", "a run ends with objects which have left", "drop kept",
 		"evictions", "hits", "late reports", "repeats", "completed", "failed", "cancelled",
 		"cancel in ENCODING", "cancel in ENCODED_CPU", "cancel in STAGED", "cancel in MERGED", "cancel in PREFILLED",
 		"stage, illegal", "copied, illegal", "merged, illegal", "prefilled, illegal", "end, illegal", "cancel, illegal", "release, illegal",

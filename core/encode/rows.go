@@ -42,7 +42,7 @@ func (m *Machine) reserveRows(q *requestRecord, out []Action) (bool, []Action) {
 	need, spare := int64(0), m.idleBytes
 	for i := range q.objects {
 		o := &q.objects[i]
-		if o.state != Encoding {
+		if !o.lacksMemory() {
 			continue
 		}
 		r := m.keptRows(o)
@@ -58,7 +58,7 @@ func (m *Machine) reserveRows(q *requestRecord, out []Action) (bool, []Action) {
 		return false, out
 	}
 	for i := range q.objects {
-		if o := &q.objects[i]; o.state == Encoding {
+		if o := &q.objects[i]; o.lacksMemory() {
 			if r := m.keptRows(o); r != nil {
 				m.holdRows(r)
 				o.state, o.rows = EncodedCPU, r
@@ -73,7 +73,7 @@ func (m *Machine) reserveRows(q *requestRecord, out []Action) (bool, []Action) {
 	}
 	m.cpuUsed += need
 	for i := range q.objects {
-		if o := &q.objects[i]; o.state == Encoding {
+		if o := &q.objects[i]; o.lacksMemory() {
 			m.lastRows++
 			o.rows = &rows{id: m.lastRows, bytes: o.Bytes, holders: 1, key: o.Key, tokens: o.Tokens}
 			m.stats.CacheMisses++

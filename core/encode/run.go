@@ -36,11 +36,13 @@ type EncoderLimits struct {
 	Runs int
 }
 
-// run is a run of an encoder.
+// run is a run of an encoder, or a part of one.
 type run struct {
 	id      RunID
 	encoder *encoder
-	started kv.Mono
+	part    bool // SplitRun has made it
+	// counted is up to when Stats.EncodeTime has the time of the run and of all its parts, which share it.
+	counted *kv.Mono
 	items   []runItem
 	live    int // items with an object
 }
@@ -205,7 +207,7 @@ func (m *Machine) batchSize(g *group, room int) (n int, full bool) {
 func (m *Machine) startRun(now kv.Mono, e *encoder, g *group, out []Action) []Action {
 	n, _ := m.batchSize(g, min(m.cfg.MaxBatch, m.cfg.MaxJobs-m.running, e.limits.Jobs-e.jobs))
 	m.lastRun++
-	r := &run{id: m.lastRun, encoder: e, started: now, items: make([]runItem, n), live: n}
+	r := &run{id: m.lastRun, encoder: e, counted: new(now), items: make([]runItem, n), live: n}
 	started := Action{Kind: RunBatch, Run: r.id, Encoder: e.id, Items: make([]Item, n)}
 	for i, o := range g.objects[:n] {
 		if o.attempts++; o.attempts == 1 {
@@ -243,7 +245,67 @@ func (m *Machine) leaveEncoder(o *object, out []Action) []Action {
 	if r.live--; r.live > 0 {
 		return out
 	}
-	return append(out, Action{Kind: AbortRun, Run: r.id, Encoder: r.encoder.id})
+	return append(out, r.abort())
+}
+
+// abort returns the action for a run without any object.
+func (r *run) abort() Action { return Action{Kind: AbortRun, Run: r.id, Encoder: r.encoder.id} }
+
+// SplitRun makes some items of a run a run of their own on the same encoder, whose id it returns: what the encoder has
+// made of them is reported apart, and does not wait for the others. places are their places among the items, ascending.
+// The items of both runs keep their order, their permits and their memory. From now on each is a run as any other: its
+// own FinishRun or FailRun ends it, and AbortRun follows for the one which no request wants. Both count as runs of the
+// encoder, which may have more than EncoderLimits.Runs then, and gets no other before it has fewer.
+//
+// It is Invalid if the places are not some of the run's and not all, or not ascending.
+func (m *Machine) SplitRun(id RunID, places []int, out []Action) (RunID, []Action, error) {
+	r, err := m.endingRun(id)
+	if err != nil {
+		return 0, out, err
+	}
+	n := len(places)
+	for k, at := range places {
+		if at < 0 || at >= len(r.items) || k > 0 && at <= places[k-1] {
+			return 0, out, fault.New(fault.Invalid, "encode: run %d of %d items has no part of items %v", id, len(r.items), places)
+		}
+	}
+	if n == 0 || n == len(r.items) {
+		return 0, out, fault.New(fault.Invalid, "encode: %d of the %d items of run %d are no part of it", n, len(r.items), id)
+	}
+	m.lastRun++
+	part := &run{id: m.lastRun, encoder: r.encoder, part: true, counted: r.counted}
+	var rest []runItem
+	for at, item := range r.items {
+		if k := len(part.items); k < n && places[k] == at {
+			part.items = append(part.items, item)
+		} else {
+			rest = append(rest, item)
+		}
+	}
+	aborted := r.live == 0
+	r.items = rest
+	r.placeItems()
+	part.placeItems()
+	m.runs[part.id] = part
+	r.encoder.runs = append(r.encoder.runs, part)
+	if part.live == 0 {
+		out = append(out, part.abort())
+	}
+	if r.live == 0 && !aborted {
+		out = append(out, r.abort())
+	}
+	return part.id, out, nil
+}
+
+// placeItems makes the objects of a run know their places in it, and counts them.
+func (r *run) placeItems() {
+	r.live = 0
+	for at := range r.items {
+		if o := r.items[at].object; o != nil {
+			o.run, o.slot = r, at
+			r.live++
+		}
+	}
 }
 
 // removeRun deletes the record of a run which has ended, and gives its permits back. Its items still hold their rows.
@@ -340,12 +402,13 @@ func (m *Machine) FinishRun(now kv.Mono, id RunID, results []Result, out []Actio
 		out = m.settleRequest(o.request, out)
 	}
 	if encoded {
-		m.stats.EncodeTime += now.Sub(r.started)
+		m.stats.EncodeTime += now.Sub(*r.counted)
+		*r.counted = now
 	}
 	return m.advance(now, out), nil
 }
 
-// endingRun returns a run about whose end the shell reports.
+// endingRun returns a run about which the shell reports.
 func (m *Machine) endingRun(id RunID) (*run, error) {
 	r := m.runs[id]
 	if r == nil {

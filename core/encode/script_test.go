@@ -22,7 +22,9 @@ import (
 //	submit [branches=N] [multi-turn] [prefix-caching] [speculative] [places=KIND@POSITION,…]
 //	    lines: KIND@POSITION BYTES [tokens=N] [shape=N] [key=N] [held=N] [cost=N]; a kind is a letter. An object has
 //	    as many tokens as bytes unless it says otherwise. The placeholders are where the objects are.
+//	replace id=N takes=(I,…) [as submit]
 //	finish run=N [tokens=N] [bytes=N] [cached] [fail=(I,KIND,…)]
+//	split run=N items=(I,…)                         prints the part
 //	fail run=N kind=KIND                            KIND as FailureKind prints it, with - for a space
 //	stage | copied | merged | prefilled | end | cancel | release id=N
 //	wait for=D                                      then Tick
@@ -65,6 +67,8 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) (string, error) {
 			return fmt.Sprintf("in %v\n", at.Sub(s.now)), nil
 		}
 		return "none\n", nil
+	case "split":
+		return s.split(t, d)
 	case "states":
 		return s.states(number[RequestID](t, d, "id")), nil
 	case "stats":
@@ -129,6 +133,8 @@ func (s *script) handle(t *testing.T, d *datadriven.TestData) ([]Action, error) 
 		return s.m.LoseEncoder(s.now, EncoderID(id), nil)
 	case "submit":
 		return s.submit(t, d)
+	case "replace":
+		return s.replace(t, d)
 	case "finish":
 		run := number[RunID](t, d, "run")
 		return s.m.FinishRun(s.now, run, s.results(t, d, s.runs[run]), nil)
@@ -159,6 +165,37 @@ func (s *script) handle(t *testing.T, d *datadriven.TestData) ([]Action, error) 
 }
 
 func (s *script) submit(t *testing.T, d *datadriven.TestData) ([]Action, error) {
+	sub := submission(t, d)
+	id, out, err := s.m.SubmitRequest(s.now, sub, nil)
+	s.objects[id] = sub.Objects
+	return out, err
+}
+
+// replace replaces a request. The items of its runs name the new one.
+func (s *script) replace(t *testing.T, d *datadriven.TestData) ([]Action, error) {
+	sub, old, takes := submission(t, d), number[RequestID](t, d, "id"), []int{}
+	arg, _ := d.Arg("takes")
+	for _, v := range arg.Vals {
+		takes = append(takes, decimal(t, d, v))
+	}
+	id, taken, out, err := s.m.ReplaceRequest(s.now, old, sub, takes, nil)
+	s.objects[id] = sub.Objects
+	for i := range taken {
+		if !taken[i] {
+			continue
+		}
+		for _, items := range s.runs {
+			for k := range items {
+				if items[k].Request == old && items[k].Index == takes[i] {
+					items[k].Request, items[k].Index = id, i
+				}
+			}
+		}
+	}
+	return out, err
+}
+
+func submission(t *testing.T, d *datadriven.TestData) Submission {
 	sub := Submission{Usage: Usage{
 		Branches: number[int](t, d, "branches"), MultiTurn: d.HasArg("multi-turn"),
 		PrefixCaching: d.HasArg("prefix-caching"), Speculative: d.HasArg("speculative"),
@@ -194,9 +231,35 @@ func (s *script) submit(t *testing.T, d *datadriven.TestData) ([]Action, error) 
 			sub.Placeholders = append(sub.Placeholders, placeOf(t, d, p))
 		}
 	}
-	id, out, err := s.m.SubmitRequest(s.now, sub, nil)
-	s.objects[id] = sub.Objects
-	return out, err
+	return sub
+}
+
+// split splits a run.
+func (s *script) split(t *testing.T, d *datadriven.TestData) (string, error) {
+	id, places := number[RunID](t, d, "run"), []int{}
+	arg, _ := d.Arg("items")
+	for _, v := range arg.Vals {
+		places = append(places, decimal(t, d, v))
+	}
+	part, all, err := s.m.SplitRun(id, places, nil)
+	if err != nil {
+		return "", err
+	}
+	var rest []Item
+	out := fmt.Sprintf("run %d:", part)
+	for at, item := range s.runs[id] {
+		if !slices.Contains(places, at) {
+			rest = append(rest, item)
+			continue
+		}
+		s.runs[part] = append(s.runs[part], item)
+		out += fmt.Sprintf(" %d.%d", item.Request, item.Index)
+	}
+	s.runs[id] = rest
+	for _, a := range all {
+		out += "\n" + a.String()
+	}
+	return out + "\n", nil
 }
 
 // results returns what the estimates say of the items of a run, but for what the command says.

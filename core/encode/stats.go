@@ -15,7 +15,7 @@ type Stats struct {
 	// the runs in which that happened.
 	Jobs, Repeats, Runs uint64
 	// EncodeTime is the sum of the times of runs which made rows for a request, each from RunBatch to FinishRun and
-	// counted once whatever its batch.
+	// counted once whatever its batch. A run which was split counts until the last FinishRun of its parts.
 	EncodeTime time.Duration
 	// Encoded are the objects for which an encoder made rows, and EncodedBytes the size of these.
 	Encoded, EncodedBytes uint64

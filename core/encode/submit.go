@@ -53,9 +53,19 @@ type Submission struct {
 // together would have more than MaxObjects (Overloaded). Then nothing has changed, and the pins of held rows remain the
 // shell's.
 func (m *Machine) SubmitRequest(now kv.Mono, s Submission, out []Action) (RequestID, []Action, error) {
-	if err := m.checkSubmission(&s); err != nil {
+	if err := m.checkSubmission(&s, m.cfg.MaxObjects-m.objects-m.orphans); err != nil {
 		return 0, out, err
 	}
+	q := m.addRequest(now, &s)
+	if q.lacksMemory() {
+		q.waiting = m.waiting.PushBack(q)
+	}
+	out = m.settleRequest(q, out)
+	return q.id, m.advance(now, out), nil
+}
+
+// addRequest adds the record of a request.
+func (m *Machine) addRequest(now kv.Mono, s *Submission) *requestRecord {
 	m.lastRequest++
 	q := &requestRecord{id: m.lastRequest, retention: s.Usage.Retention(), objects: make([]object, len(s.Objects)), deadline: now.Add(m.cfg.Timeout)}
 	for i := range s.Objects {
@@ -72,18 +82,129 @@ func (m *Machine) SubmitRequest(now kv.Mono, s Submission, out []Action) (Reques
 	m.objects += q.weight()
 	m.stats.Requests++
 	q.unsettled = m.unsettled.PushBack(q)
-	if q.unfinished > 0 {
+	return q
+}
+
+// lacksMemory reports whether an object needs memory which is not reserved.
+func (q *requestRecord) lacksMemory() bool {
+	return slices.ContainsFunc(q.objects, func(o object) bool { return o.lacksMemory() })
+}
+
+// lacksMemory reports whether the object needs memory which is not reserved.
+func (o *object) lacksMemory() bool { return o.state == Encoding && o.rows == nil }
+
+// ReplaceRequest is SubmitRequest for a request which takes the place of another one. That one ends: Completed if it
+// was prefilled, else Cancelled. takes has for each object the index of an object of the old request, or -1. What there
+// is of that object is the new one's alone from now on: its rows in memory, or its place in a run or in the queue for an
+// encoder, with its permit and the number of its attempts. Runs go on, and the items which name it name the new one.
+// taken says for which objects that was so. An object which is Held, or of whose old one there is nothing, or a pin
+// alone, is as any other.
+//
+// No request holds memory while it waits for more. If there is not enough for the others at once, nothing is taken, and
+// the new request waits as any other.
+//
+// Its errors are the errors of SubmitRequest, ErrUnknownRequest, and Invalid if an object is taken twice, is not there,
+// or has another kind, shape, key or size. Then nothing has changed.
+func (m *Machine) ReplaceRequest(now kv.Mono, old RequestID, s Submission, takes []int, out []Action) (id RequestID, taken []bool, more []Action, err error) {
+	from, err := m.requestIn(old)
+	if err != nil {
+		return 0, nil, out, err
+	}
+	if err := from.checkTakes(&s, takes); err != nil {
+		return 0, nil, out, err
+	}
+	room := m.cfg.MaxObjects - m.objects - m.orphans + from.weight()
+	if from.stage != nil && from.stage.queued == nil {
+		room--
+	}
+	if err := m.checkSubmission(&s, room); err != nil {
+		return 0, nil, out, err
+	}
+	q := m.addRequest(now, &s)
+	taken = make([]bool, len(takes))
+	for i, k := range takes {
+		if k >= 0 && q.objects[i].Held == 0 {
+			taken[i] = q.objects[i].takeOver(&from.objects[k])
+		}
+	}
+	how := Cancelled
+	if from.prefilled {
+		how = Completed
+	}
+	out = m.endRequest(from, how, out)
+	if q.lacksMemory() {
 		q.waiting = m.waiting.PushBack(q)
 	}
+	out = m.admitRequests(now, out)
+	for i := range q.objects {
+		switch o := &q.objects[i]; {
+		case !taken[i]:
+		case q.waiting != nil:
+			taken[i] = false
+			out = m.leaveEncoder(o, out)
+			out = m.dropObjectRows(o, out)
+			if o.state != Encoding {
+				q.unfinished++
+			}
+			*o = object{request: q, index: i, SubmittedObject: o.SubmittedObject}
+		case o.run != nil:
+			named := &o.run.items[o.slot].named
+			named.Request, named.Index = q.id, i
+		}
+	}
 	out = m.settleRequest(q, out)
-	return q.id, m.advance(now, out), nil
+	return q.id, taken, m.advance(now, out), nil
+}
+
+// checkTakes returns why a submission cannot take objects of the request; nil if it can.
+func (q *requestRecord) checkTakes(s *Submission, takes []int) error {
+	if len(takes) != len(s.Objects) {
+		return fault.New(fault.Invalid, "encode: %d objects take over %d", len(s.Objects), len(takes))
+	}
+	taken := make([]bool, len(q.objects))
+	for i, k := range takes {
+		switch {
+		case k == -1:
+			continue
+		case k < 0 || k >= len(taken) || taken[k]:
+			return fault.New(fault.Invalid, "encode: object %d takes object %d of request %d, which is not there or taken", i, k, q.id)
+		}
+		taken[k] = true
+		a, b := &s.Objects[i], &q.objects[k]
+		if a.Kind != b.Kind || a.Shape != b.Shape || a.Key != b.Key || a.Tokens != b.Tokens || a.Bytes != b.Bytes {
+			return fault.New(fault.Invalid, "encode: object %d takes object %d of request %d, which is another one", i, k, q.id)
+		}
+	}
+	return nil
+}
+
+// takeOver makes the object have what there is of another one, which has nothing then, and reports whether there was
+// anything.
+func (o *object) takeOver(from *object) bool {
+	if from.rows == nil || from.rows.id == 0 {
+		return false
+	}
+	own := *o
+	*o = *from
+	o.request, o.index, o.SubmittedObject = own.request, own.index, own.SubmittedObject
+	*from = object{request: from.request, index: from.index, SubmittedObject: from.SubmittedObject, state: Discarded}
+	switch {
+	case o.run != nil:
+		o.run.items[o.slot].object = o
+	case o.group != nil:
+		o.group.objects[slices.Index(o.group.objects, from)] = o
+	}
+	if o.state != Encoding {
+		o.request.unfinished--
+	}
+	return true
 }
 
 // weight is how many objects of Config.MaxObjects the request is.
 func (q *requestRecord) weight() int { return max(1, len(q.objects)) }
 
-// checkSubmission returns why a submission is refused; nil if it is not.
-func (m *Machine) checkSubmission(s *Submission) error {
+// checkSubmission returns why a submission is refused; nil if it is not. room is for how many objects there is room.
+func (m *Machine) checkSubmission(s *Submission, room int) error {
 	if n := max(len(s.Objects), len(s.Placeholders)); n > m.cfg.MaxObjects {
 		return fault.New(fault.TooLarge, "encode: %d objects or placeholders are more than the %d of all requests together: show fewer", n, m.cfg.MaxObjects)
 	}
@@ -109,8 +230,8 @@ func (m *Machine) checkSubmission(s *Submission) error {
 			own += o.Bytes
 		}
 	}
-	if n := max(1, len(s.Objects)); n > m.cfg.MaxObjects-m.objects-m.orphans {
-		return fault.New(fault.Overloaded, "encode: %d objects are here and %d more would exceed %d: try again later", m.objects+m.orphans, n, m.cfg.MaxObjects)
+	if n := max(1, len(s.Objects)); n > room {
+		return fault.New(fault.Overloaded, "encode: %d objects are here and %d more would exceed %d: try again later", m.cfg.MaxObjects-room, n, m.cfg.MaxObjects)
 	}
 	return nil
 }
@@ -156,7 +277,7 @@ func (m *Machine) admitRequests(now kv.Mono, out []Action) []Action {
 		m.waiting.Remove(first)
 		q.waiting = nil
 		for i := range q.objects {
-			if o := &q.objects[i]; o.state == Encoding {
+			if o := &q.objects[i]; o.state == Encoding && o.group == nil && o.run == nil {
 				m.queueObject(now, o)
 			}
 		}

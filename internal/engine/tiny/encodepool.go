@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,7 +26,8 @@ type EncodeConfig struct {
 	// Threads are the encoders, each on a processor of its own; 4. There are never more than processors but one, which
 	// is the model's.
 	Threads int
-	// BatchWait is how long an object waits for others of its shape while every encoder is busy; 5 ms.
+	// BatchWait is how long an object waits for others of its shape while every encoder is busy, and for the content of
+	// others of its batch; 5 ms.
 	BatchWait time.Duration
 	// Timeout is the time from the start of a request's encoding to its last rows; 60 s. Other workers have a quarter of
 	// it for an object.
@@ -141,8 +143,8 @@ type encodeRequest struct {
 	id      encode.RequestID
 	objects []*encodeObject
 	usage   encode.Usage
-	ctx     context.Context // ends with the request
-	cancel  context.CancelFunc
+	// replaces is the request of which this one takes what it can, and which ends; nil if there is none.
+	replaces *encodeRequest
 	// notify is called under the pool's lock when the rows are staged, or cannot be had.
 	notify func()
 
@@ -168,7 +170,14 @@ type encodeObject struct {
 	grid     [3]int // zero if unknown before it is decoded
 	counted  bool   // its look-up was
 	content  *objectContent
-	err      error // of the encoder; under the pool's lock
+	ctx      context.Context // ends with the request which has the object
+	cancel   context.CancelFunc
+
+	// Under the pool's lock. of is the request which has the object: one at any time, see ReplaceRequest of package
+	// encode.
+	of   *encodeRequest
+	name pinName // in that request
+	err  error   // of the encoder
 }
 
 // newEncodePool returns an idle pool. cfg is valid, as Config.Validate says.
@@ -220,8 +229,20 @@ func (p *encodePool) endGoroutineLocked() {
 // newRequest returns a request to submit. ctx has the trace; its end does not end the request.
 func (p *encodePool) newRequest(ctx context.Context, objects []*encodeObject, notify func()) *encodeRequest {
 	q := &encodeRequest{pool: p, objects: objects, notify: notify}
-	q.ctx, q.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	for _, o := range objects {
+		o.of = q
+		o.ctx, o.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	}
 	return q
+}
+
+// cancelLocked ends the contexts of the objects which the request still has.
+func (q *encodeRequest) cancelLocked() {
+	for _, o := range q.objects {
+		if o.of == q {
+			o.cancel()
+		}
+	}
 }
 
 // nowLocked returns the machine's time.
@@ -248,24 +269,52 @@ func (p *encodePool) submitRequest(q *encodeRequest) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	id, actions, err := p.mu.machine.SubmitRequest(p.nowLocked(), s, nil)
+	actions, err := q.submitLocked(s)
 	if err != nil {
 		for i := range held {
 			p.of.rows.releaseRows(&held[i])
 		}
 		q.state = requestEnded
-		q.cancel()
+		q.cancelLocked()
 		return err
 	}
-	q.id = id
-	p.mu.requests[id] = q
-	for i := range held {
-		if s.Objects[i].Held > 0 {
-			p.mu.pins[pinName{id, i}] = held[i]
+	p.mu.requests[q.id] = q
+	for i, o := range q.objects {
+		if o.name = (pinName{q.id, i}); s.Objects[i].Held > 0 {
+			p.mu.pins[o.name] = held[i]
 		}
 	}
 	p.performLocked(actions)
 	return nil
+}
+
+// submitLocked submits a request. Objects which it takes from the one that it replaces are its own then.
+func (q *encodeRequest) submitLocked(s encode.Submission) (actions []encode.Action, err error) {
+	p, old := q.pool, q.replaces
+	q.replaces = nil
+	if old == nil || old.state == requestEnded {
+		q.id, actions, err = p.mu.machine.SubmitRequest(p.nowLocked(), s, nil)
+		return actions, err
+	}
+	takes := make([]int, len(q.objects))
+	for i, o := range q.objects {
+		takes[i] = old.findObject(o.index)
+	}
+	var taken []bool
+	q.id, taken, actions, err = p.mu.machine.ReplaceRequest(p.nowLocked(), old.id, s, takes, nil)
+	for i := range taken {
+		if taken[i] {
+			q.objects[i].cancel()
+			q.objects[i] = old.objects[takes[i]]
+			q.objects[i].of = q
+		}
+	}
+	return actions, err
+}
+
+// findObject returns which of a request's objects is one of the client's request; -1 if none is.
+func (q *encodeRequest) findObject(index int) int {
+	return slices.IndexFunc(q.objects, func(o *encodeObject) bool { return o.index == index })
 }
 
 // performLocked does what the machine asks for.
@@ -309,7 +358,7 @@ func (p *encodePool) performLocked(actions []encode.Action) {
 func (p *encodePool) endLocked(q *encodeRequest, a *encode.Action) {
 	delete(p.mu.requests, q.id)
 	q.state = requestEnded
-	q.cancel()
+	q.cancelLocked()
 	if a.Ending != encode.Failed {
 		return
 	}
@@ -470,12 +519,11 @@ func (q *encodeRequest) endRequest() {
 	}
 }
 
-// replaceRequest is endRequest for a request whose staged rows the model still reads, until dropStaged.
-func (q *encodeRequest) replaceRequest() {
+// holdStaged says that the model reads what is staged of a request after its end too, until dropStaged.
+func (q *encodeRequest) holdStaged() {
 	q.pool.mu.Lock()
+	defer q.pool.mu.Unlock()
 	q.held = true
-	q.pool.mu.Unlock()
-	q.endRequest()
 }
 
 // dropStaged says that the model does not read any more what is staged of a request which was replaced.

@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
+	"time"
 
 	"penstock/core/encode"
 	"penstock/core/fault"
@@ -13,20 +13,23 @@ import (
 	"penstock/internal/obs"
 )
 
-// encodeRun is a run of a batch. It looks for the rows of each object elsewhere, computes missing rows
-// together, and waits for rows which another run computes.
+// encodeRun is a run of a batch, or a part of one. It looks for the rows of each object elsewhere, computes missing
+// rows together, and waits for rows which another run computes. What is ready before the rest becomes a run of its own,
+// so that a slow object holds up no other.
 type encodeRun struct {
 	pool  *encodePool
-	id    encode.RunID
+	id    encode.RunID // 0 if the machine has given it up
 	items []*runItem
 }
 
 // runItem is an object in a run.
 type runItem struct {
 	*encodeObject
-	item encode.Item
-	ctx  context.Context // the request's
+	item encode.Item // as the run began: its request may be another one by now
 	span obs.Span
+
+	joins bool // it began by waiting for another item's run
+	found bool // it is done or has content: the run knows it
 
 	run   *rowRun         // which it leads, or waits for; nil if nothing identifies the object
 	life  context.Context // in which its rows are made: the run's if it leads it
@@ -45,8 +48,8 @@ func (p *encodePool) startRunLocked(a *encode.Action) {
 	r := &encodeRun{pool: p, id: a.Run}
 	for _, item := range a.Items {
 		q := p.mu.requests[item.Request]
-		i := &runItem{encodeObject: q.objects[item.Index], item: item, ctx: q.ctx}
-		_, i.span = p.cfg.Tracer.Start(q.ctx, "encode "+i.object.Kind.String())
+		i := &runItem{encodeObject: q.objects[item.Index], item: item}
+		_, i.span = p.cfg.Tracer.Start(i.ctx, "encode "+i.object.Kind.String())
 		i.span.SetInt("penstock.media_index", int64(i.index))
 		i.span.SetInt("penstock.media_tokens", int64(i.tokens))
 		i.span.SetInt("penstock.encode_batch", int64(len(a.Items)))
@@ -57,48 +60,105 @@ func (p *encodePool) startRunLocked(a *encode.Action) {
 	go r.run()
 }
 
-// run ends by a report to the machine.
+// run ends by a report to the machine, and so does each part.
 func (r *encodeRun) run() {
-	for pending := r.items; len(pending) > 0; {
-		r.findRows(pending)
-		if err := r.encodeBatch(pending); err != nil {
-			r.failRun(err)
+	found := r.findItems()
+	for {
+		r.awaitFound(found)
+		part := r.split(func(i *runItem) bool { return i.found })
+		if part == r {
+			r.finishItems()
 			return
 		}
-		var again []*runItem
-		for _, i := range pending {
-			if !i.done && !i.awaitRun() {
-				again = append(again, i)
-			}
-		}
-		pending = again
+		go part.finishItems()
 	}
-	r.finishRun()
 }
 
-// findRows looks for the rows of each object elsewhere, or else for its content.
-func (r *encodeRun) findRows(items []*runItem) {
-	if len(items) == 1 {
-		items[0].findRows(r.pool)
+// findItems looks for the rows of each item, or else for its content. The channel has each item which is found.
+func (r *encodeRun) findItems() <-chan *runItem {
+	found := make(chan *runItem, len(r.items))
+	for _, i := range r.items {
+		i.joinRun(r.pool)
+		i.joins = i.run != nil && !i.leads
+	}
+	for _, i := range r.items {
+		go func() {
+			i.findRows(r.pool)
+			found <- i
+		}()
+	}
+	return found
+}
+
+// awaitFound waits until an item is found, and then for the others, but not for ones which wait for another run, and no
+// longer than a batch waits.
+func (r *encodeRun) awaitFound(found <-chan *runItem) {
+	(<-found).found = true
+	timer := time.NewTimer(r.pool.cfg.BatchWait)
+	defer timer.Stop()
+	for slices.ContainsFunc(r.items, func(i *runItem) bool { return !i.found && !i.joins }) {
+		select {
+		case i := <-found:
+			i.found = true
+		case <-timer.C:
+			return
+		}
+	}
+}
+
+// split makes the items which satisfy a condition a run of their own, on the same encoder. It returns r if all do, and
+// nil if none does.
+func (r *encodeRun) split(is func(i *runItem) bool) *encodeRun {
+	part := &encodeRun{pool: r.pool}
+	var places []int
+	var rest []*runItem
+	for at, i := range r.items {
+		if is(i) {
+			places, part.items = append(places, at), append(part.items, i)
+		} else {
+			rest = append(rest, i)
+		}
+	}
+	switch {
+	case len(rest) == 0:
+		return r
+	case len(places) == 0:
+		return nil
+	}
+	r.items = rest
+	p := r.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.busy++
+	id, actions, err := p.mu.machine.SplitRun(r.id, places, nil)
+	if err == nil { // else the machine has given the run up, and its parts
+		part.id = id
+		p.performLocked(actions)
+	}
+	return part
+}
+
+// joinRun joins a run which makes the rows of an item already, or leads one.
+func (i *runItem) joinRun(p *encodePool) {
+	i.life = i.ctx
+	if !identifies(&i.key) {
 		return
 	}
-	var finding sync.WaitGroup
-	for _, i := range items {
-		finding.Go(func() { i.findRows(r.pool) })
-	}
-	finding.Wait()
-}
-
-// findRows joins a run which makes the rows already, or leads one.
-func (i *runItem) findRows(p *encodePool) {
-	i.life = i.ctx
-	if identifies(&i.key) {
-		i.run, i.life, i.leads = p.of.runs.join(i.ctx, runKey{i.key, i.pads}, true)
-		if !i.leads {
-			return
-		}
+	i.run, i.life, i.leads = p.of.runs.join(i.ctx, runKey{i.key, i.pads}, true)
+	if i.leads {
 		run := i.run
 		i.stay = context.AfterFunc(i.ctx, func() { run.leave() })
+	}
+}
+
+// findRows waits for the run which an item has joined. If there is none, or it fails, it looks for the rows of the item
+// elsewhere, or else for its content.
+func (i *runItem) findRows(p *encodePool) {
+	for i.run != nil && !i.leads {
+		if i.awaitRun() {
+			return
+		}
+		i.joinRun(p)
 	}
 	var in *objectContent
 	err := guardPanic(func() (err error) {
@@ -201,39 +261,62 @@ func (i *runItem) awaitRun() bool {
 	return false
 }
 
-// encodeBatch encodes what has content. An error is one of several objects together: it is unknown of which one.
-func (r *encodeRun) encodeBatch(items []*runItem) error {
-	var batch []*runItem
-	for _, i := range items {
-		if i.in != nil {
-			batch = append(batch, i)
-		}
+// finishItems ends a run whose items are found: it reports what is done, and encodes the others.
+func (r *encodeRun) finishItems() {
+	if !r.finishDone() {
+		r.compute(r.encodeItems)
 	}
-	if len(batch) == 0 {
-		return nil
+}
+
+// finishDone reports the items which are done, and returns whether all are.
+func (r *encodeRun) finishDone() bool {
+	part := r.split(func(i *runItem) bool { return i.done })
+	if part != nil {
+		part.finishRun()
 	}
-	defer func() {
-		for _, i := range batch {
-			i.in.release()
-			i.in = nil
-		}
-	}()
-	ctx, cancel := batchContext(batch)
+	return part == r
+}
+
+// compute calls f, which ends the run, once a processor is free.
+func (r *encodeRun) compute(f func()) {
+	ctx, cancel := batchContext(r.items)
 	defer cancel()
 	p := r.pool
 	if err := acquireSem(ctx, p.cores); err != nil {
-		for _, i := range batch {
+		for _, i := range r.items {
 			i.failItem(err)
 		}
-		return nil
+		r.finishRun()
+		return
 	}
 	defer releaseSem(p.cores)
 	p.computing.Add(1)
 	defer p.computing.Add(-1)
-	groups := map[[4]int][]decodedItem{}
-	var order [][4]int
-	for _, i := range batch {
-		d, err := i.decode(p.of)
+	f()
+}
+
+// encodeItems encodes the items of a run, all of which have content, and ends it. Items which turn out to have another
+// shape than the first one become runs of their own.
+func (r *encodeRun) encodeItems() {
+	groups := r.decodeItems()
+	if r.finishDone() {
+		return
+	}
+	for _, group := range groups[1:] {
+		part := r.split(func(i *runItem) bool {
+			return slices.ContainsFunc(group, func(d decodedItem) bool { return d.runItem == i })
+		})
+		go part.compute(func() { part.encodeGroup(group) })
+	}
+	r.encodeGroup(groups[0])
+}
+
+// decodeItems decodes the items of a run, and returns groups of one shape. An item which cannot be decoded is done, and
+// in no group.
+func (r *encodeRun) decodeItems() (groups [][]decodedItem) {
+	at := map[[4]int]int{}
+	for _, i := range r.items {
+		d, err := i.decode(r.pool.of)
 		if err != nil {
 			continue
 		}
@@ -241,17 +324,35 @@ func (r *encodeRun) encodeBatch(items []*runItem) error {
 		if i.object.Kind == media.Audio {
 			name[1] = d.layout.PadCount
 		}
-		if groups[name] == nil {
-			order = append(order, name)
+		k, ok := at[name]
+		if !ok {
+			k = len(groups)
+			at[name], groups = k, append(groups, nil)
 		}
-		groups[name] = append(groups[name], d)
+		groups[k] = append(groups[k], d)
 	}
-	for _, name := range order {
-		if err := p.of.encodeGroup(ctx, groups[name]); err != nil {
-			return err
+	return groups
+}
+
+// encodeGroup encodes the items of a run, and ends it.
+func (r *encodeRun) encodeGroup(group []decodedItem) {
+	ctx, cancel := batchContext(r.items)
+	defer cancel()
+	if err := r.pool.of.encodeGroup(ctx, group); err != nil {
+		r.failRun(err)
+		return
+	}
+	r.finishRun()
+}
+
+// releaseContent gives back what the items were encoded from.
+func (r *encodeRun) releaseContent() {
+	for _, i := range r.items {
+		if i.in != nil {
+			i.in.release()
+			i.in = nil
 		}
 	}
-	return nil
 }
 
 // batchContext returns a context which ends with the last one of the items'.
@@ -334,13 +435,9 @@ func (s *mediaEncoders) encodeGroup(ctx context.Context, group []decodedItem) er
 
 // failRun reports that objects have failed together.
 func (r *encodeRun) failRun(err error) {
+	r.releaseContent()
 	for _, i := range r.items {
-		switch {
-		case !i.done:
-			i.endRun(err)
-		default:
-			r.pool.of.rows.releaseRows(&i.rows)
-		}
+		i.endRun(err)
 		i.span.End(err)
 	}
 	p := r.pool
@@ -354,6 +451,7 @@ func (r *encodeRun) failRun(err error) {
 
 // finishRun reports what the run has made.
 func (r *encodeRun) finishRun() {
+	r.releaseContent()
 	p := r.pool
 	results := make([]encode.Result, len(r.items))
 	p.mu.Lock()
@@ -378,7 +476,7 @@ func (r *encodeRun) finishRun() {
 		case err != nil: // the machine has given the run up
 			p.of.rows.releaseRows(&i.rows)
 		case results[k].Place == encode.InCache:
-			p.mu.pins[pinName{i.item.Request, i.item.Index}] = i.rows
+			p.mu.pins[i.name] = i.rows
 		default:
 			p.mu.rows[i.item.Rows] = i.rows
 		}

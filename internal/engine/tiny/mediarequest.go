@@ -182,10 +182,10 @@ func (c *computer) StartEncoding(id paged.SeqID, s batch.State, ready int) {
 //   - A sequence which waits, was told of its rows, and finds the other objects in the KV cache, is not encoding. The
 //     scheduler takes the blocks of encoding sequences for it. Other holders of blocks are not encoding either, and the
 //     oldest of them advances in every step. So it gets its blocks.
-//   - A sequence which waits, and whose cached objects were evicted, is encoding: it is passed over, perhaps until one with
-//     blocks has got memory. The scheduler reports it, and RestartEncoding gives its rows back before it asks for more of
-//     them, behind all others. It needs more objects each time, so that happens at most once for each of them until it
-//     is preempted.
+//   - A sequence which waits, and whose cached objects were evicted, is encoding: it is passed over, perhaps until one
+//     with blocks has got memory. The scheduler reports it, and RestartEncoding gives its staged rows back before it asks
+//     for more of them, behind all others. It keeps other rows only if it waits for no memory of them. It needs more
+//     objects each time, so that happens at most once for each of them until it is preempted.
 //   - Replaced rows are held only while a sequence reads them. That is one of those above, and it does not wait for the
 //     request which replaces them.
 //
@@ -216,22 +216,17 @@ func containsAll(list, of []int) bool {
 	})
 }
 
-// encodeNeeded has encoded what all users need, instead of what was encoded before. Rows which are staged stay for users
-// which read them, until none does. Without any they are given up at once: the same request must not wait for memory
-// behind itself.
+// encodeNeeded has encoded what all users need, instead of what was encoded before. What is needed of that goes on, see
+// ReplaceRequest of package encode. Rows which are staged stay for users which read them, until none does. Without any
+// they are given up: the same request must not wait for memory behind itself.
 func (sh *shownMedia) encodeNeeded() {
-	c := sh.of
-	reads := sh.hasReader()
+	c, old := sh.of, sh.request
 	switch {
-	case sh.request == nil:
-	case reads:
-		sh.replaced = append(sh.replaced, sh.request)
-		sh.request.replaceRequest()
-	default:
-		sh.request.endRequest()
-	}
-	if !reads {
+	case !sh.hasReader():
 		sh.dropRows()
+	case old != nil:
+		sh.replaced = append(sh.replaced, old)
+		old.holdStaged()
 	}
 	sh.encoded = sh.encoded[:0:0]
 	for _, u := range sh.users {
@@ -248,12 +243,20 @@ func (sh *shownMedia) encodeNeeded() {
 			index:      i, from: &c.content, position: sh.objects[i].start, tokens: sh.objects[i].pads, grid: sh.objects[i].grid,
 		}
 		e.key = c.encoders.rows.keyOf(o, e.namespace)
+		if old != nil {
+			if k := old.findObject(i); k >= 0 { // as it was: a look-up which was counted, and perhaps another size than is known by now
+				e.counted, e.grid = true, old.objects[k].grid
+			}
+		}
 		objects = append(objects, e)
 	}
 	q := c.encoders.pool.newRequest(sh.ctx, objects, func() { c.noteChange(sh) })
 	q.usage = encode.Usage{Branches: sh.req.Choices, MultiTurn: isConversation(sh.req), PrefixCaching: c.reuse == paged.On}
-	sh.request = q
+	sh.request, q.replaces = q, old
 	if err := c.encoders.pool.submitRequest(q); err != nil {
+		if old != nil {
+			old.endRequest()
+		}
 		q.err = refusedSize(objects, err)
 		c.noteChange(sh)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"penstock/core/encode"
 	"penstock/core/kv"
 	"penstock/core/media"
 	"penstock/core/paged"
@@ -215,4 +216,54 @@ func TestPreemptedKeepsEncoding(t *testing.T) {
 			t.Errorf("%d pictures were encoded, want each once", n)
 		}
 	})
+}
+
+// TestReadmittedKeepsEncoding: a sequence which is preempted while its second picture is being encoded, and admitted
+// again before that has ended, needs its first one too, which was evicted. The encoder is called once for the second
+// one.
+func TestReadmittedKeepsEncoding(t *testing.T) {
+	for _, capacity := range []int{0, 64 << 20} {
+		t.Run(fmt.Sprintf("cache of %d bytes", capacity), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { readmit(t, capacity) })
+		})
+	}
+}
+
+func readmit(t *testing.T, capacity int) {
+	turn := within(80, greedy(1, 14, 2))
+	show(t, turn, 4, noise(media.Image, 1, 56, 84, 3))
+	next := within(80, greedy(1, 60, 4))
+	show(t, next, 4, noise(media.Image, 1, 56, 84, 3))
+	show(t, next, len(next.Prompt)-2, noise(media.Image, 2, 56, 84, 3))
+	cold := seeing(t, nil)
+	want := enginetest.MustGenerate(t, enginetest.Start(t, cold), cold, next)
+
+	e := seeing(t, func(c *Config) {
+		c.EmbeddingCache, c.Blocks, c.TokenBudget, c.Encode.Threads = &capacity, 30, 130, 1
+	})
+	ctx := enginetest.Start(t, e)
+	enginetest.MustGenerate(t, ctx, e, turn)
+	open, entered := heldEncoder(e.cpu.encoders)
+	result, accepted := ask(ctx, e, next)
+	<-entered
+	text, _ := ask(ctx, e, within(80, greedy(2, 116, 2))) // 29 blocks
+	if got := <-text; got.err != nil {
+		t.Error(got.err)
+	}
+	synctest.Wait()
+	if s, l := e.EncodeStats(), e.Load(); l.Preemptions != 1 || l.Encoding != 1 || l.UsedBlocks != 18 || isClosed(accepted) || s.RunningObjects != 1 || s.Ended[encode.Cancelled] != 1 {
+		t.Errorf("when it is admitted again: %+v, %+v", l, s.Stats)
+	}
+	close(open)
+	if got := <-result; got.err != nil || !slices.Equal(got.choices[0].Tokens, want[0].Tokens) {
+		t.Errorf("%+v, want %v", got, want[0].Tokens)
+	}
+	synctest.Wait()
+	calls, again := len(entered), 1 // the first picture, unless the cache has it
+	if capacity > 0 {
+		again = 0
+	}
+	if s := e.EncoderStats(); calls != again || s.Cancelled != 0 || int(s.Encoded) != 2+again {
+		t.Errorf("encoders ran %d times more, want %d: %+v", calls, again, s)
+	}
 }
