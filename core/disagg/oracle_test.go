@@ -628,6 +628,11 @@ func (m *model) check() {
 		}
 		m.must((r.transfer != nil) == (state == Prefilling), "a transfer in the state %v: %t", state, r.transfer != nil)
 		m.must((r.admitted == Incarnation{}) || r.knows || state == Prefilling, "%v was not told that its attempt ended, in the state %v", r.admitted, state)
+		wantGivenUp := r.attempts
+		if state == Queued || state == Prefilling || state == Decoding {
+			wantGivenUp--
+		}
+		m.must(len(r.h.GivenUp()) == wantGivenUp, "%d attempts were given up in the state %v, of %d", len(r.h.GivenUp()), state, r.attempts)
 		if end {
 			m.checkContent(r)
 		}

@@ -30,7 +30,8 @@ import (
 //	wait for=D                                                then Tick of every machine
 //
 // A REF is an attempt of epoch 7, or EPOCH.ATTEMPT. A WORKER is one in its epoch 1, or WORKER/EPOCH. Each event prints its
-// effects, and then the state and the time until the deadline of its machine. Check runs after each.
+// effects, and then the state and the time until the deadline of its machine. A handoff which has ended prints why its
+// attempts were given up, and what they lost. Check runs after each.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/script", func(t *testing.T, path string) {
 		p := &playedScript{}
@@ -107,6 +108,12 @@ func (p *playedScript) show(t *testing.T, d *datadriven.TestData, name string, m
 	fmt.Fprintf(&text, "-- %s: %v", name, state)
 	if at, ok := m.Deadline(); ok {
 		fmt.Fprintf(&text, ", %v left", at.Sub(p.now))
+	}
+	if h, ok := m.(*Handoff); ok && h.State().IsEnd() && len(h.GivenUp()) > 0 {
+		for i, why := range h.GivenUp() {
+			fmt.Fprintf(&text, "; attempt %d gave up: %v", i+1, why)
+		}
+		fmt.Fprintf(&text, "; %v lost", h.Lost())
 	}
 	return text.String() + "\n"
 }
