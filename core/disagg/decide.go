@@ -244,6 +244,19 @@ func Decide(c *SplitConfig, in *SplitInputs, local, remote *rates.WorkerRates) D
 	return d
 }
 
+// DecideLegs decides whether a request is divided whose engines move blocks themselves (see [Legs]). How long they take for
+// that is not known, nor what waits at them: the decision has no costs, ByCost decides as AlwaysRemote, and QueuedJobs
+// is 0.
+func DecideLegs(c *SplitConfig, in *SplitInputs) Decision {
+	d, rules := Decision{Config: *c, Inputs: *in}, *c
+	if rules.Policy == ByCost {
+		rules.Policy = AlwaysRemote
+	}
+	start, end := in.MovedRange()
+	d.Remote, d.Reason = d.applyRules(&rules, start == end)
+	return d
+}
+
 // applyRules returns what the first rule which applies decides.
 func (d *Decision) applyRules(c *SplitConfig, held bool) (remote bool, why SplitReason) {
 	in := &d.Inputs

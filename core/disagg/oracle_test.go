@@ -849,7 +849,7 @@ func (m *legsModel) placeLeg(ref AttemptRef) {
 	p := m.prefill
 	switch {
 	case p == nil || p.placed || p.ref != ref:
-		m.perform(m.legs.HandlePrefillPlaced(AttemptRef{1, ref.Attempt}, incarnationOf(9, 1), nil))
+		m.perform(m.legs.HandlePrefillPlaced(m.now, AttemptRef{1, ref.Attempt}, incarnationOf(9, 1), 0, nil))
 	case m.draw(8) == 0:
 		m.prefill = nil
 		m.perform(m.legs.HandleNoPrefillWorker(ref, nil))
@@ -860,7 +860,7 @@ func (m *legsModel) placeLeg(ref AttemptRef) {
 			}
 		}
 		p.placed = true
-		m.perform(m.legs.HandlePrefillPlaced(ref, p.by, nil))
+		m.perform(m.legs.HandlePrefillPlaced(m.now, ref, p.by, time.Duration(m.draw(20))*time.Millisecond, nil))
 	}
 }
 

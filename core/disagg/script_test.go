@@ -24,7 +24,8 @@ import (
 //	job prompt [budget=D] | refused | computed | written | failed
 //	legs start [order=both] [first=REF] [attempts=N]          of 1000 tokens
 //	legs prefix (local | remote)
-//	legs placed | prefill-failed ref=REF by=WORKER
+//	legs placed ref=REF by=WORKER [within=D]
+//	legs prefill-failed ref=REF by=WORKER
 //	legs prefilled ref=REF by=WORKER [gave=(handoff | answer)] [lease=D]
 //	legs no-worker | first-token | decode-failed ref=REF | cancel
 //	wait for=D                                                then Tick of every machine
@@ -211,7 +212,11 @@ func (p *playedScript) stepLegs(t *testing.T, d *datadriven.TestData, event stri
 	case "prefix":
 		out = l.HandlePrefix(p.now, &Decision{Remote: d.HasArg("remote")}, nil)
 	case "placed":
-		out = l.HandlePrefillPlaced(scriptRef(t, d, "ref"), scriptWorker(t, d, "by"), nil)
+		var within time.Duration
+		if d.HasArg("within") {
+			within = scriptTime(t, d, "within")
+		}
+		out = l.HandlePrefillPlaced(p.now, scriptRef(t, d, "ref"), scriptWorker(t, d, "by"), within, nil)
 	case "no-worker":
 		out = l.HandleNoPrefillWorker(scriptRef(t, d, "ref"), nil)
 	case "prefilled":
