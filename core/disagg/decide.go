@@ -107,6 +107,10 @@ type SplitInputs struct {
 	// A transfer takes TransferFixedMs, and TransferTokenMs for each token whose block moves.
 	TransferFixedMs float64 `json:"transfer_fixed_ms"`
 	TransferTokenMs float64 `json:"transfer_token_ms"`
+	// FailureMs is the time which failed attempts are expected to take from a prompt which is sent away. RetryDue says
+	// that one prompt may be sent away in spite of that time.
+	FailureMs float64 `json:"failure_ms,omitempty"`
+	RetryDue  bool    `json:"retry_due,omitempty"`
 	// NoRoom says that the decode worker has no memory in which the blocks could arrive, and TooLarge that they are larger
 	// than all of that memory.
 	NoRoom   bool `json:"no_room,omitempty"`
@@ -135,10 +139,17 @@ type PathCost struct {
 	// Backlog is the time by which the prefill delays prompts which come later. While it waits and is computed about as
 	// many come as are there now (Little's law).
 	Backlog float64 `json:"backlog"`
+	// Failures is the time which failed attempts are expected to take. Local prefill has none.
+	Failures float64 `json:"failures"`
 }
 
 // Sum returns the cost, in ms.
 func (c *PathCost) Sum() float64 {
+	return c.sumWithoutFailures() + c.Failures
+}
+
+// sumWithoutFailures returns the cost if no attempt fails, in ms.
+func (c *PathCost) sumWithoutFailures() float64 {
 	return c.Wait + c.Prefill + c.Transfer + c.Tail + c.Harm + c.Backlog
 }
 
@@ -176,6 +187,8 @@ const (
 	LongPrefill
 	CheaperLocal
 	CheaperRemote
+	// RemoteRetry is remote prefill which costs less if its attempts do not fail any more.
+	RemoteRetry
 
 	splitReasons = iota
 )
@@ -189,6 +202,7 @@ func (r SplitReason) String() string {
 		"the policy is never", "there are no prefill workers", "all blocks which could move are held",
 		"larger than the landing memory", "no memory is free for blocks which arrive", "the policy is always", "the prefill is short", "the queue is full",
 		"the prefill is long", "local prefill costs no more", "remote prefill costs less",
+		"remote prefill is tried again",
 	}[r]
 }
 
@@ -200,7 +214,7 @@ func (r SplitReason) MarshalText() ([]byte, error) { return []byte(r.String()), 
 //
 //	local  = wait + prefill(tokens - cached) + harm and backlog of that prefill
 //	remote = wait / workers + prefill(end - remote cached) + backlog of that prefill
-//	         + transfer(end - start) + prefill(tokens - end) + harm of that tail
+//	         + transfer(end - start) + prefill(tokens - end) + harm of that tail + failures
 //
 // Harm is DecodeWeight * answers which run * time. Backlog is time * prompts which wait or are computed / workers. A
 // prefill worker computes also what the decode worker holds, since it does not read its blocks. Equal costs are decided
@@ -224,8 +238,22 @@ func Decide(c *SplitConfig, in *SplitInputs, local, remote *rates.WorkerRates) D
 		d.RemoteCost.Transfer = in.TransferFixedMs + float64(in.TransferTokenMs*float64(end-start))
 		d.RemoteCost.Tail = local.PrefillMs(in.Tokens - end)
 		d.RemoteCost.Harm = float64(stall * d.RemoteCost.Tail)
+		d.RemoteCost.Failures = in.FailureMs
 	}
 	d.Remote, d.Reason = d.applyRules(c, start == end)
+	return d
+}
+
+// DecideLegs decides whether a request is divided whose engines move blocks themselves (see [Legs]). How long they take for
+// that is not known, nor what waits at them: the decision has no costs, ByCost decides as AlwaysRemote, and QueuedJobs
+// is 0.
+func DecideLegs(c *SplitConfig, in *SplitInputs) Decision {
+	d, rules := Decision{Config: *c, Inputs: *in}, *c
+	if rules.Policy == ByCost {
+		rules.Policy = AlwaysRemote
+	}
+	start, end := in.MovedRange()
+	d.Remote, d.Reason = d.applyRules(&rules, start == end)
 	return d
 }
 
@@ -252,8 +280,11 @@ func (d *Decision) applyRules(c *SplitConfig, held bool) (remote bool, why Split
 	case c.Policy == ByThreshold:
 		return true, LongPrefill
 	}
-	if d.RemoteCost.Sum() < d.LocalCost.Sum() {
+	switch local := d.LocalCost.Sum(); {
+	case d.RemoteCost.Sum() < local:
 		return true, CheaperRemote
+	case in.RetryDue && d.RemoteCost.sumWithoutFailures() < local:
+		return true, RemoteRetry
 	}
 	return false, CheaperLocal
 }

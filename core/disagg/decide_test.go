@@ -246,3 +246,33 @@ func BenchmarkHandoff(b *testing.B) {
 		}
 	}
 }
+
+// TestDecideLegs: of engines which move blocks themselves the policies decide by what is known of them: cost is as always,
+// and threshold counts tokens, and no jobs.
+func TestDecideLegs(t *testing.T) {
+	in := SplitInputs{Tokens: 1100, Cached: 100, BlockSize: 16, PrefillWorkers: 1}
+	for _, tt := range []struct {
+		name   string
+		c      SplitConfig
+		change func(*SplitInputs)
+		want   SplitReason
+	}{
+		{"cost", SplitConfig{Policy: ByCost}, nil, PolicyIsAlways},
+		{"always", SplitConfig{Policy: AlwaysRemote}, nil, PolicyIsAlways},
+		{"never", SplitConfig{Policy: NeverRemote}, nil, PolicyIsNever},
+		{"long", SplitConfig{Policy: ByThreshold, MaxLocalPrefillLength: 999, MaxPrefillQueueSize: 1}, nil, LongPrefill},
+		{"short", SplitConfig{Policy: ByThreshold, MaxLocalPrefillLength: 1000, MaxPrefillQueueSize: 1}, nil, ShortPrefill},
+		{"no queue", SplitConfig{Policy: ByThreshold, MaxLocalPrefillLength: 999}, nil, FullQueue},
+		{"no workers", SplitConfig{}, func(in *SplitInputs) { in.PrefillWorkers = 0 }, NoPrefillWorkers},
+		{"all held", SplitConfig{Policy: AlwaysRemote}, func(in *SplitInputs) { in.Cached = 1088 }, AllBlocksHeld},
+	} {
+		in := in
+		if tt.change != nil {
+			tt.change(&in)
+		}
+		want := Decision{Config: tt.c, Inputs: in, Reason: tt.want, Remote: tt.want == PolicyIsAlways || tt.want == LongPrefill}
+		if got := DecideLegs(&tt.c, &in); got != want {
+			t.Errorf("%s: %+v, want %+v", tt.name, got, want)
+		}
+	}
+}

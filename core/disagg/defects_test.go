@@ -52,7 +52,7 @@ func legsIn(order LegOrder, state LegsState) *Legs {
 		return l
 	}
 	l.HandlePrefix(0, &Decision{Remote: true}, nil)
-	l.HandlePrefillPlaced(ref1, workerA, nil) // to BothLegs, if both run at once
+	l.HandlePrefillPlaced(0, ref1, workerA, 0, nil) // to BothLegs, if both run at once
 	switch {
 	case state == DecodeLeg && order == PrefillFirst:
 		l.HandlePrefilled(0, ref1, workerA, GaveHandoff, time.Minute, nil)
@@ -91,7 +91,7 @@ func TestConsumedHandoffIsNotGivenAgain(t *testing.T) {
 		l := legsIn(PrefillFirst, DecodeLeg)
 		out := tt.end(l)
 		for range 10 { // nothing makes it give the first one again
-			out = l.HandlePrefillPlaced(ref1, workerA, out)
+			out = l.HandlePrefillPlaced(0, ref1, workerA, 0, out)
 			out = l.HandleFirstToken(ref1, out)
 			out = l.HandleDecodeFailed(0, ref1, out)
 		}
@@ -506,7 +506,7 @@ func TestLegsKeepOneStream(t *testing.T) {
 	out = l.HandleDecodeFailed(0, ref1, out)
 	out = l.HandlePrefilled(0, ref1, workerA, GaveNothing, 0, out)
 	out = l.HandlePrefilled(0, ref1, workerA, GaveAnswer, 0, out)
-	out = l.HandlePrefillPlaced(ref1, workerB, out)
+	out = l.HandlePrefillPlaced(0, ref1, workerB, 0, out)
 	out = l.HandleNoPrefillWorker(ref1, out)
 	out = l.HandlePrefix(0, &Decision{Remote: true}, out)
 	out = l.CancelLegs(out)

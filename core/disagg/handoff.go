@@ -120,6 +120,9 @@ type Handoff struct {
 	deadline  kv.Mono // of the state
 	queueEnd  kv.Mono // of the present attempt's wait for a prefill worker
 	budgetEnd kv.Mono // of all attempts; since the first job
+	firstJob  kv.Mono
+	givenUp   []HandoffReason
+	lost      time.Duration
 }
 
 // HandoffRequest is what a Handoff knows of its request.
@@ -154,6 +157,13 @@ func (h *Handoff) Ref() AttemptRef { return h.ref }
 // Failed returns the prefill workers which failed the request. It is valid until the next event.
 func (h *Handoff) Failed() []Incarnation { return h.failed }
 
+// GivenUp returns why each attempt which had a job was given up, in their order. It is valid until the next event.
+func (h *Handoff) GivenUp() []HandoffReason { return h.givenUp }
+
+// Lost returns the time from the first job to the end of the last attempt which failed; 0 if none has. An attempt has
+// not failed which ended since its blocks were reclaimed, or since the request was cancelled.
+func (h *Handoff) Lost() time.Duration { return h.lost }
+
 // Deadline returns when Tick is due; ok is false at an end.
 func (h *Handoff) Deadline() (at kv.Mono, ok bool) { return h.deadline, !h.state.IsEnd() }
 
@@ -179,7 +189,7 @@ func (h *Handoff) HandleReserved(now kv.Mono, held int, out []HandoffEffect) []H
 	if h.held = held / h.blockSize * h.blockSize; h.held >= h.end {
 		return h.prefillLocal(NothingToMove, out)
 	}
-	h.budgetEnd = now.Add(h.cfg.Budget)
+	h.firstJob, h.budgetEnd = now, now.Add(h.cfg.Budget)
 	return h.enqueueJob(now, out)
 }
 
@@ -216,6 +226,7 @@ func (h *Handoff) HandlePull(now kv.Mono, ref AttemptRef, by Incarnation, out []
 		return refuse(Stale)
 	case slices.Contains(h.failed, by):
 		// It is free, and others are not: the prompt does not wait for them.
+		h.recordFailure(now, FailedBefore)
 		return h.prefillLocal(FailedBefore, refuse(FailedBefore))
 	}
 	h.state, h.puller = Prefilling, by
@@ -278,7 +289,14 @@ func (h *Handoff) HandleQueueFailed(now kv.Mono, ref AttemptRef, out []HandoffEf
 	case h.isAddressed() && now < h.queueEnd:
 		return h.openJob(now, out)
 	}
+	h.recordFailure(now, QueueLost)
 	return h.prefillLocal(QueueLost, h.endAttempt(QueueLost, out))
+}
+
+// recordFailure records that the present attempt has failed.
+func (h *Handoff) recordFailure(now kv.Mono, why HandoffReason) {
+	h.givenUp = append(h.givenUp, why)
+	h.lost = now.Sub(h.firstJob)
 }
 
 // endAttempt ends what the present attempt has in progress, and tells the other side.
@@ -299,6 +317,7 @@ func (h *Handoff) endAttempt(why HandoffReason, out []HandoffEffect) []HandoffEf
 
 // retryPrefill begins the next attempt after one which has ended, or prefills locally.
 func (h *Handoff) retryPrefill(now kv.Mono, why HandoffReason, out []HandoffEffect) []HandoffEffect {
+	h.recordFailure(now, why)
 	switch {
 	case now >= h.budgetEnd:
 		return h.prefillLocal(BudgetSpent, out)
@@ -330,6 +349,9 @@ func (h *Handoff) ReclaimBlocks(out []HandoffEffect) []HandoffEffect {
 
 // freeBlocks ends the attempt, if there is one, and gives the reservation back.
 func (h *Handoff) freeBlocks(why HandoffReason, out []HandoffEffect) []HandoffEffect {
+	if h.state == Queued || h.state == Prefilling {
+		h.givenUp = append(h.givenUp, why)
+	}
 	if out = h.endAttempt(why, out); h.reserved {
 		h.reserved = false
 		out = append(out, HandoffEffect{Kind: FreeBlocks})
@@ -366,6 +388,7 @@ func (h *Handoff) Tick(now kv.Mono, out []HandoffEffect) []HandoffEffect {
 		if now >= h.budgetEnd {
 			why = BudgetSpent
 		}
+		h.recordFailure(now, why)
 		return h.prefillLocal(why, h.endAttempt(why, out))
 	}
 	why := Silent

@@ -159,10 +159,14 @@ func (l *Legs) callWhole(why HandoffReason, out []HandoffEffect) []HandoffEffect
 	return append(out, HandoffEffect{Kind: CallWhole, Reason: why})
 }
 
-// HandlePrefillPlaced reports that the prefill leg of ref was sent to a worker.
-func (l *Legs) HandlePrefillPlaced(ref AttemptRef, by Incarnation, out []HandoffEffect) []HandoffEffect {
+// HandlePrefillPlaced reports that the prefill leg of ref was sent to a worker. within bounds the leg by what is known of
+// that worker; 0 is no such bound.
+func (l *Legs) HandlePrefillPlaced(now kv.Mono, ref AttemptRef, by Incarnation, within time.Duration, out []HandoffEffect) []HandoffEffect {
 	if l.state != PrefillLeg || ref != l.ref {
 		return out
+	}
+	if within > 0 {
+		l.deadline = min(l.deadline, now.Add(within))
 	}
 	if l.prefiller = by; l.cfg.Order == PrefillFirst {
 		return out

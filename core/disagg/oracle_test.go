@@ -628,6 +628,11 @@ func (m *model) check() {
 		}
 		m.must((r.transfer != nil) == (state == Prefilling), "a transfer in the state %v: %t", state, r.transfer != nil)
 		m.must((r.admitted == Incarnation{}) || r.knows || state == Prefilling, "%v was not told that its attempt ended, in the state %v", r.admitted, state)
+		wantGivenUp := r.attempts
+		if state == Queued || state == Prefilling || state == Decoding {
+			wantGivenUp--
+		}
+		m.must(len(r.h.GivenUp()) == wantGivenUp, "%d attempts were given up in the state %v, of %d", len(r.h.GivenUp()), state, r.attempts)
 		if end {
 			m.checkContent(r)
 		}
@@ -844,7 +849,7 @@ func (m *legsModel) placeLeg(ref AttemptRef) {
 	p := m.prefill
 	switch {
 	case p == nil || p.placed || p.ref != ref:
-		m.perform(m.legs.HandlePrefillPlaced(AttemptRef{1, ref.Attempt}, incarnationOf(9, 1), nil))
+		m.perform(m.legs.HandlePrefillPlaced(m.now, AttemptRef{1, ref.Attempt}, incarnationOf(9, 1), 0, nil))
 	case m.draw(8) == 0:
 		m.prefill = nil
 		m.perform(m.legs.HandleNoPrefillWorker(ref, nil))
@@ -855,7 +860,7 @@ func (m *legsModel) placeLeg(ref AttemptRef) {
 			}
 		}
 		p.placed = true
-		m.perform(m.legs.HandlePrefillPlaced(ref, p.by, nil))
+		m.perform(m.legs.HandlePrefillPlaced(m.now, ref, p.by, time.Duration(m.draw(20))*time.Millisecond, nil))
 	}
 }
 

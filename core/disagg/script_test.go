@@ -24,13 +24,15 @@ import (
 //	job prompt [budget=D] | refused | computed | written | failed
 //	legs start [order=both] [first=REF] [attempts=N]          of 1000 tokens
 //	legs prefix (local | remote)
-//	legs placed | prefill-failed ref=REF by=WORKER
+//	legs placed ref=REF by=WORKER [within=D]
+//	legs prefill-failed ref=REF by=WORKER
 //	legs prefilled ref=REF by=WORKER [gave=(handoff | answer)] [lease=D]
 //	legs no-worker | first-token | decode-failed ref=REF | cancel
 //	wait for=D                                                then Tick of every machine
 //
 // A REF is an attempt of epoch 7, or EPOCH.ATTEMPT. A WORKER is one in its epoch 1, or WORKER/EPOCH. Each event prints its
-// effects, and then the state and the time until the deadline of its machine. Check runs after each.
+// effects, and then the state and the time until the deadline of its machine. A handoff which has ended prints why its
+// attempts were given up, and what they lost. Check runs after each.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/script", func(t *testing.T, path string) {
 		p := &playedScript{}
@@ -107,6 +109,12 @@ func (p *playedScript) show(t *testing.T, d *datadriven.TestData, name string, m
 	fmt.Fprintf(&text, "-- %s: %v", name, state)
 	if at, ok := m.Deadline(); ok {
 		fmt.Fprintf(&text, ", %v left", at.Sub(p.now))
+	}
+	if h, ok := m.(*Handoff); ok && h.State().IsEnd() && len(h.GivenUp()) > 0 {
+		for i, why := range h.GivenUp() {
+			fmt.Fprintf(&text, "; attempt %d gave up: %v", i+1, why)
+		}
+		fmt.Fprintf(&text, "; %v lost", h.Lost())
 	}
 	return text.String() + "\n"
 }
@@ -204,7 +212,11 @@ func (p *playedScript) stepLegs(t *testing.T, d *datadriven.TestData, event stri
 	case "prefix":
 		out = l.HandlePrefix(p.now, &Decision{Remote: d.HasArg("remote")}, nil)
 	case "placed":
-		out = l.HandlePrefillPlaced(scriptRef(t, d, "ref"), scriptWorker(t, d, "by"), nil)
+		var within time.Duration
+		if d.HasArg("within") {
+			within = scriptTime(t, d, "within")
+		}
+		out = l.HandlePrefillPlaced(p.now, scriptRef(t, d, "ref"), scriptWorker(t, d, "by"), within, nil)
 	case "no-worker":
 		out = l.HandleNoPrefillWorker(scriptRef(t, d, "ref"), nil)
 	case "prefilled":

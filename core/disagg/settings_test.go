@@ -27,6 +27,7 @@ func TestSplitSettings(t *testing.T) {
 		{name: "the other one does too", request: queue(0), frontend: policy(AlwaysRemote), want: with(ByThreshold, 1000, 0)},
 		{name: "a limit beside a policy", request: SplitSettings{Policy: new(AlwaysRemote), MaxPrefillQueueSize: new(7)}, want: with(AlwaysRemote, 1000, 7)},
 		{name: "a limit below a policy", request: policy(NeverRemote), runTime: local(5), want: with(NeverRemote, 5, 2)},
+		{name: "a limit of the last place", request: local(1), router: queue(4), want: with(ByThreshold, 1, 4)},
 		{name: "each limit of another place", request: local(1), runTime: queue(2), frontend: local(3), router: queue(4), want: with(ByThreshold, 1, 2)},
 	} {
 		asked := c.request.Over(c.runTime).Over(c.frontend).Over(c.router)

@@ -8,7 +8,7 @@ import (
 )
 
 // SplitRates learns, at one decode worker, the times by which ByCost compares: of prefills there and at prefill
-// workers, and of transfers. Prefill workers are one: which of them gets a job is not known when it is decided. Until
+// workers, of transfers, and of attempts which fail. Prefill workers are one: which of them gets a job is not known when it is decided. Until
 // times are known the priors of core/rates hold, and transfers are believed to take what they take at 1 GB/s.
 //
 // It is not safe for concurrent use, and deterministic: time is an argument, which never decreases.
@@ -16,6 +16,10 @@ type SplitRates struct {
 	learner       *rates.Learner
 	local, remote *rates.WorkerRates
 	transfers     [distances]transferRate
+	// lost is a decayed mean of the time which failed attempts took from a handoff, in ms. Since the last failure one
+	// prompt at a time is sent away in spite of it, from retryAt on.
+	lost    float64
+	retryAt kv.Mono
 }
 
 // transferRate is what is known of transfers from one distance.
@@ -65,23 +69,55 @@ func (r *SplitRates) RecordRemote(now kv.Mono, tokens int, took time.Duration) {
 	r.remote.RecordPrefill(now, tokens, took)
 }
 
-// maxTransfer bounds what one transfer can say.
-const maxTransfer = time.Hour
+// maxTime bounds what one transfer, or one handoff, can say.
+const maxTime = time.Hour
 
 // RecordTransfer records that the blocks of so many tokens moved in a time.
 func (r *SplitRates) RecordTransfer(from Distance, tokens int, took time.Duration) {
-	ms := float64(min(max(took, time.Microsecond), maxTransfer)) / float64(time.Millisecond)
+	ms := float64(min(max(took, time.Microsecond), maxTime)) / float64(time.Millisecond)
 	t := &r.transfers[from]
 	t.took = float64(transferForget*t.took) + ms
 	t.expected = float64(transferForget*t.expected) + t.believed.transferMs(max(tokens, 1))
 }
 
-// Decide decides as [DecideAmong] does, with what is learned. It sets the times of transfers in among.
-func (r *SplitRates) Decide(c *SplitConfig, in *SplitInputs, among *Candidates) Decision {
+// What is learned of failed attempts. lossShare is the weight of a handoff in the mean of what they take. After a
+// failure remote prefill is tried again when retryPauses times the lost time have passed, and at most maxPause: so
+// while all attempts fail, one prompt loses that part of the time. A retry whose end is not reported within maxPause
+// blocks no other one.
+const (
+	lossShare   = 0.1
+	retryPauses = 16
+	maxPause    = 2 * time.Minute
+)
+
+// RecordHandoff records that a handoff of which d decided has ended, and its [Handoff.Lost]: the time which its failed
+// attempts took, 0 if none failed. One whose blocks did not arrive, and of which no attempt failed, says nothing of
+// prefill workers.
+func (r *SplitRates) RecordHandoff(now kv.Mono, d *Decision, end HandoffState, lost time.Duration) {
+	lost = min(max(lost, 0), maxTime)
+	if end == Decoding || lost > 0 {
+		r.lost += float64(lossShare * (float64(lost)/float64(time.Millisecond) - r.lost))
+	}
+	next := now.Add(min(retryPauses*lost, maxPause))
+	if d.Reason == RemoteRetry {
+		r.retryAt = next
+	} else if lost > 0 {
+		r.retryAt = max(r.retryAt, next)
+	}
+}
+
+// Decide decides as [DecideAmong] does, with what is learned. It sets the times of transfers in among, and what is known
+// of failures in in. RecordHandoff follows each decision for remote prefill.
+func (r *SplitRates) Decide(now kv.Mono, c *SplitConfig, in *SplitInputs, among *Candidates) Decision {
+	in.FailureMs, in.RetryDue = r.lost, now >= r.retryAt
 	for i := range r.transfers {
 		t := &r.transfers[i]
 		scale := t.took / t.expected
 		among.Transfer[i] = TransferTime{float64(scale * t.believed.FixedMs), float64(scale * t.believed.TokenMs)}
 	}
-	return DecideAmong(c, in, among, r.local, r.remote)
+	d := DecideAmong(c, in, among, r.local, r.remote)
+	if d.Reason == RemoteRetry {
+		r.retryAt = now.Add(maxPause)
+	}
+	return d
 }

@@ -21,7 +21,7 @@ func TestSplitRates(t *testing.T) {
 		}
 		learn(r)
 		in := in
-		return r.Decide(&split, &in, &Candidates{Workers: []PrefillCandidate{{Worker: workerA}}})
+		return r.Decide(0, &split, &in, &Candidates{Workers: []PrefillCandidate{{Worker: workerA}}})
 	}
 	before := decide(func(*SplitRates) {})
 	if !before.Remote || before.Reason != CheaperRemote {

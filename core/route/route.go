@@ -41,7 +41,7 @@ type Override struct {
 	ITLTarget  *float64 `json:"itl_target_ms,omitempty"`
 	// MoE prefers workers by the experts which the request is expected to use.
 	MoE *MoEQuery `json:"moe_query,omitempty"`
-	// SplitOverride is for decode workers: no worker is chosen by it.
+	// SplitOverride says where the prompt is computed. No worker that takes whole requests or decode legs is chosen by it.
 	SplitOverride
 }
 

@@ -28,40 +28,44 @@ type LegsConfig struct {
 	MaxAttempts int
 	// PrefillWait bounds a prefill leg with the choice of its worker, and FirstTokenWait the wait for the first token of
 	// a decode leg; 0 means StallTimeout. Budget bounds all prefill legs of an attempt; 0 means twice PrefillWait.
-	PrefillWait, FirstTokenWait, Budget time.Duration
+	//
+	// Both waits are less if the router predicts a time to the first token at the worker: then they are legPatience times as
+	// long as that time, and at least LeastWait; 0 means 30 s. A first prediction may be far off, since nothing is learned
+	// before, and a leg which is given up early teaches nothing.
+	PrefillWait, FirstTokenWait, Budget, LeastWait time.Duration
 	// HandoffWait is how long after the end of its prefill leg an engine must have taken a decode leg; 0 means 15 s. It
 	// must be shorter than engines keep blocks for which no engine has asked (vLLM: 30 s): another prompt's values are
 	// where they were, and no engine notices.
 	HandoffWait time.Duration
 	// ReleaseWait bounds the release of a handoff; 0 means 10 s.
 	ReleaseWait time.Duration
-	// Decide decides whether a request is divided; nil divides each one of which blocks would move.
-	Decide func(*disagg.SplitInputs) disagg.Decision
 	// Outcomes counts attempts which could be divided by their "outcome": "remote" or why they were not; nil counts none.
 	Outcomes *prometheus.CounterVec
 }
 
-// divideAlways is the default of LegsConfig.Decide.
-func divideAlways(in *disagg.SplitInputs) disagg.Decision {
-	d := disagg.Decision{Inputs: *in}
-	switch start, end := in.MovedRange(); {
-	case in.PrefillWorkers < 1:
-		d.Reason = disagg.NoPrefillWorkers
-	case start == end:
-		d.Reason = disagg.AllBlocksHeld
-	default:
-		d.Remote, d.Reason = true, disagg.PolicyIsAlways
+// legPatience is how many times as long as predicted a leg may take up to its first token. One which takes longer is
+// rather lost than slow.
+const legPatience = 8
+
+// boundLeg returns how long a leg may take at a worker for which d predicts a time to the first token; 0 if none is
+// predicted.
+func (c *LegsConfig) boundLeg(d *route.Decision) time.Duration {
+	if d.TTFT <= 0 {
+		return 0
 	}
-	return d
+	return max(legPatience*d.TTFT, cmp.Or(c.LeastWait, 30*time.Second))
 }
 
-// machineConfig returns the bounds of a machine.
-func (r *Dispatcher) machineConfig(order disagg.LegOrder) disagg.LegsConfig {
+// machineConfig returns the bounds of a machine whose decode worker was chosen by d.
+func (r *Dispatcher) machineConfig(order disagg.LegOrder, d *route.Decision) disagg.LegsConfig {
 	c := &r.Legs
-	wait := cmp.Or(c.PrefillWait, r.StallTimeout)
+	wait, first := cmp.Or(c.PrefillWait, r.StallTimeout), cmp.Or(c.FirstTokenWait, r.StallTimeout)
+	if bound := c.boundLeg(d); bound > 0 {
+		first = min(first, bound)
+	}
 	return disagg.LegsConfig{
 		Order: order, MaxAttempts: min(cmp.Or(c.MaxAttempts, 2), maxLegAttempts), LocalWait: time.Second, PrefillWait: wait,
-		FirstTokenWait: cmp.Or(c.FirstTokenWait, r.StallTimeout), Budget: cmp.Or(c.Budget, 2*wait),
+		FirstTokenWait: first, Budget: cmp.Or(c.Budget, 2*wait),
 	}
 }
 
@@ -95,7 +99,7 @@ func (g *Generation) planLegs() *legsRun {
 	}
 	card := m.Workers[at].Card
 	order, ok := card.KVConnector.LegOrder()
-	cfg := g.dispatcher.machineConfig(order)
+	cfg := g.dispatcher.machineConfig(order, &g.Decision)
 	if !ok || card.Router || g.failedLegs >= cfg.MaxAttempts {
 		return nil
 	}
@@ -183,10 +187,8 @@ func (r *legsRun) decide(tokens int) disagg.Decision {
 			in.PrefillWorkers++
 		}
 	}
-	if decide := r.g.dispatcher.Legs.Decide; decide != nil {
-		return decide(&in)
-	}
-	return divideAlways(&in)
+	cfg := r.g.Request.Split.Apply(disagg.DefaultSplit())
+	return disagg.DecideLegs(&cfg, &in)
 }
 
 // prefillLeg is a call of a prefill leg. Its fields are valid once done is closed.
@@ -234,16 +236,18 @@ func (r *legsRun) callPrefill(ctx context.Context, ref disagg.AttemptRef) {
 		return
 	}
 	epoch, _ := r.g.dispatcher.View().WorkerEpoch(d.Worker.ID)
+	by := disagg.Incarnation{Worker: d.Worker, Epoch: epoch}
+	r.todo = r.machine.HandlePrefillPlaced(r.now(), ref, by, r.g.dispatcher.Legs.boundLeg(&d), r.todo)
+	deadline, _ = r.machine.Deadline()
+	within, release := context.WithTimeout(within, max(0, deadline.Sub(r.now())))
+	defer release()
 	running, abandon := context.WithCancelCause(within)
-	p := &prefillLeg{
-		ref: ref, by: disagg.Incarnation{Worker: d.Worker, Epoch: epoch}, cancel: cancel, done: make(chan struct{}), cached: engine.CachedUnknown,
-	}
+	p := &prefillLeg{ref: ref, by: by, cancel: cancel, done: make(chan struct{}), cached: engine.CachedUnknown}
 	if r.prefill == nil {
 		// The prompt is no load of the decode worker, and its first token does not say how fast that worker prefills.
 		r.g.dispatcher.Router.MarkPrefilled(r.g.Route.ID, r.g.Request.Attempt, engine.CachedUnknown)
 	}
 	r.prefill, r.reached = p, false
-	r.todo = r.machine.HandlePrefillPlaced(ref, p.by, r.todo)
 	req := r.g.Request
 	req.Leg, req.Hints = engine.LegPrefill, nil
 	body, attempt := engine.AppendRequest(nil, &req), req.Attempt

@@ -40,6 +40,11 @@ type legFleet struct {
 	fail func(ctx context.Context, call string) error
 	// first is the first token of every answer.
 	first kv.Token
+	// split is what a request asks for, overlap what every worker holds of a prompt, in blocks, and ttft the time to the first
+	// token which is predicted of a worker.
+	split   disagg.SplitSettings
+	overlap int
+	ttft    map[kv.WorkerID]time.Duration
 }
 
 const legAnswer = 4 // tokens
@@ -103,7 +108,7 @@ func (l *legFleet) Route(_ context.Context, req *route.Request) (route.Decision,
 	for _, w := range from {
 		if !slices.Contains(req.Exclude, w.ID) && (req.Pin.ID == 0 || req.Pin.ID == w.ID) {
 			l.fleet.held++
-			return route.Decision{Worker: kv.Worker{ID: w.ID}, Addr: w.Addr, BlockSize: 2}, nil
+			return route.Decision{Worker: kv.Worker{ID: w.ID}, Addr: w.Addr, BlockSize: 2, OverlapBlocks: l.overlap, TTFT: l.ttft[w.ID]}, nil
 		}
 	}
 	return route.Decision{}, errNoWorker
@@ -227,6 +232,7 @@ func (l *legFleet) allCalls() string { return strings.Join(slices.Concat(l.calls
 func (l *legFleet) generate(ctx context.Context) (*sink, error) {
 	g := &Generation{Request: engine.Request{Prompt: []kv.Token{7, 8, 9, 10, 11}, Choices: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: legAnswer}}}
 	s := &sink{g: g}
+	g.Request.Split = l.split
 	g.Route, g.Workers, g.Sink = route.Request{ID: "r"}, l.model, s
 	return s, l.d.Generate(ctx, g, 1)
 }
@@ -346,9 +352,7 @@ func TestLegs(t *testing.T) {
 				w.Card.KVConnector = "of a later version"
 			}
 		}, "w1 whole", 0, 0},
-		{"decided", func(l *legFleet) {
-			l.d.Legs.Decide = func(in *disagg.SplitInputs) disagg.Decision { return disagg.Decision{Inputs: *in} }
-		}, "w1 whole", 0, 0},
+		{"decided", func(l *legFleet) { l.split.Policy = new(disagg.NeverRemote) }, "w1 whole", 0, 0},
 		{"a prefill worker goes away in its leg", func(l *legFleet) {
 			l.d.Legs.Budget = l.d.Legs.PrefillWait // a leg which waits for its deadline is the last one
 			l.fail = func(ctx context.Context, call string) error {
@@ -405,6 +409,78 @@ func TestLegs(t *testing.T) {
 				l.check(t, tt.left)
 			})
 		})
+	}
+}
+
+// TestLegsPolicy: what is set about where prompts are computed decides whether a request is divided. The prompt has five
+// tokens.
+func TestLegsPolicy(t *testing.T) {
+	policy := func(p disagg.SplitPolicy) disagg.SplitSettings { return disagg.SplitSettings{Policy: &p} }
+	local := func(n int) disagg.SplitSettings { return disagg.SplitSettings{MaxLocalPrefillLength: &n} }
+	for _, tt := range []struct {
+		name    string
+		split   disagg.SplitSettings
+		overlap int
+		divided bool
+	}{
+		{"nothing is set", disagg.SplitSettings{}, 0, true},
+		{"cost", policy(disagg.ByCost), 0, true},
+		{"always", policy(disagg.AlwaysRemote), 0, true},
+		{"always, and a block is held", policy(disagg.AlwaysRemote), 1, true},
+		{"always, and all blocks are held", policy(disagg.AlwaysRemote), 2, false},
+		{"never", policy(disagg.NeverRemote), 0, false},
+		{"threshold", policy(disagg.ByThreshold), 0, false},
+		{"longer than the limit", local(4), 0, true},
+		{"as long as the limit", local(5), 0, false},
+		{"longer than the limit without the cached tokens", local(2), 1, true},
+		{"as long as the limit without the cached tokens", local(3), 1, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLegFleet(nil)
+			l.split, l.overlap = tt.split, tt.overlap
+			want := "w1 whole"
+			if tt.divided {
+				want = "w11 prefill; w1 decode"
+			}
+			if _, err := l.generate(t.Context()); err != nil || l.allCalls() != want {
+				t.Errorf("%s: the calls were %s, want %s, %v", tt.name, l.allCalls(), want, err)
+			}
+		})
+	}
+}
+
+// TestLegsWait: a leg which gives nothing is given up after eight times the time which the router predicts of its worker,
+// half a minute at least, and as long as a stream may be silent at most.
+func TestLegsWait(t *testing.T) {
+	for _, tt := range []struct {
+		predicted, want time.Duration
+	}{
+		{0, time.Minute},
+		{time.Millisecond, 30 * time.Second},
+		{5 * time.Second, 40 * time.Second},
+		{time.Hour, time.Minute},
+	} {
+		for call, worker := range map[string]kv.WorkerID{"w11 prefill": 11, "w1 decode, accepted": 1} {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLegFleet(nil)
+				l.d.Legs = LegsConfig{}
+				l.ttft = map[kv.WorkerID]time.Duration{worker: tt.predicted}
+				took := []time.Duration{}
+				l.fail = func(ctx context.Context, at string) error {
+					if at != call {
+						return nil
+					}
+					began := time.Now()
+					<-ctx.Done()
+					took = append(took, time.Since(began)) // virtual
+					return ctx.Err()
+				}
+				s, err := l.generate(t.Context())
+				if err != nil || len(s.got) != legAnswer || len(took) == 0 || slices.ContainsFunc(took, func(d time.Duration) bool { return d != tt.want }) {
+					t.Errorf("%s, with %v predicted: given up after %v, want %v: %s, %v", call, tt.predicted, took, tt.want, l.allCalls(), err)
+				}
+			})
+		}
 	}
 }
 

@@ -174,9 +174,7 @@ func (x *blockExchange) openDecoder(self disagg.Incarnation, addr string, eng bl
 		Self: self, Addr: addr, Handoff: handoffLimits(time.Duration(p.cfg.Disagg.PrefillWait)), Decide: split.Decide, ObserveLocal: split.ObserveLocal,
 		Observe: func(out *handoff.HandoffOutcome) {
 			split.ObserveHandoff(out)
-			if out.State != disagg.Aborted {
-				o.CountHandoff(out.State == disagg.Decoding, out.Label(), out.Bytes)
-			}
+			countHandoff(o, out)
 		},
 		Log: obs.Component(p.log, "worker"),
 	}, eng, p.planes.Bulk, jobs)
@@ -199,6 +197,16 @@ func (x *blockExchange) openDecoder(self disagg.Incarnation, addr string, eng bl
 			}
 		}
 	}}, nil
+}
+
+// countHandoff counts an outcome, and the attempts which failed, for the metrics of a decode worker.
+func countHandoff(o worker.ExchangeObserver, out *handoff.HandoffOutcome) {
+	for _, why := range out.FailureLabels() {
+		o.CountFailedPrefill(why)
+	}
+	if out.State != disagg.Aborted {
+		o.CountHandoff(out.State == disagg.Decoding, out.Label(), out.Bytes)
+	}
 }
 
 // openPrefiller opens the exchange of a prefill worker.

@@ -1,6 +1,8 @@
 package node
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -8,6 +10,8 @@ import (
 	"penstock/core/disagg"
 	"penstock/internal/engine"
 	"penstock/internal/plane/bus"
+	"penstock/internal/serve/handoff"
+	"penstock/internal/serve/worker"
 )
 
 // TestHandoffLimits: the times of handoffs have the values of docs/disaggregation.md, and a prefill worker beats
@@ -47,4 +51,46 @@ func TestJobLifetime(t *testing.T) {
 			}
 		}
 	})
+}
+
+// countedHandoffs is an ExchangeObserver which lists what it counts.
+type countedHandoffs struct {
+	worker.ExchangeObserver
+	all []string
+}
+
+func (c *countedHandoffs) CountHandoff(remote bool, reason string, bytes int64) {
+	c.all = append(c.all, fmt.Sprintf("remote %t by %s, %d bytes", remote, reason, bytes))
+}
+
+func (c *countedHandoffs) CountFailedPrefill(reason string) {
+	c.all = append(c.all, "failed by "+reason)
+}
+
+// TestCountHandoff: each attempt which failed is counted, also of a request which came well out of it, and of one which
+// was cancelled after that.
+func TestCountHandoff(t *testing.T) {
+	silent := []disagg.HandoffReason{disagg.Silent, disagg.TransferFailed}
+	for _, tt := range []struct {
+		out  handoff.HandoffOutcome
+		want []string
+	}{
+		{
+			handoff.HandoffOutcome{State: disagg.Decoding, Decision: disagg.Decision{Reason: disagg.CheaperRemote}, GivenUp: silent, Bytes: 7},
+			[]string{"failed by silent", "failed by transfer_failed", "remote true by remote_prefill_costs_less, 7 bytes"},
+		},
+		{
+			handoff.HandoffOutcome{State: disagg.Local, Reason: disagg.TransferFailed, GivenUp: silent},
+			[]string{"failed by silent", "failed by transfer_failed", "remote false by transfer_failed, 0 bytes"},
+		},
+		{
+			handoff.HandoffOutcome{State: disagg.Aborted, GivenUp: append(silent[:1:1], disagg.Cancelled)},
+			[]string{"failed by silent"},
+		},
+	} {
+		var c countedHandoffs
+		if countHandoff(&c, &tt.out); !slices.Equal(c.all, tt.want) {
+			t.Errorf("%+v is counted as %q, want %q", tt.out, c.all, tt.want)
+		}
+	}
 }

@@ -2,6 +2,7 @@ package handoff
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -255,5 +256,56 @@ func TestSplitterChooses(t *testing.T) {
 	}
 	if d := s.Decide(disagg.SplitSettings{}, in, holds()); d.To.Worker.ID != 0 || d.RemoteCost.Transfer > 100 {
 		t.Errorf("its blocks come slowly: %+v", d)
+	}
+}
+
+// TestSplitterLearnsFailures: when the attempts of remote prefill fail, prompts are computed where they are, until a
+// retry arrives. What was cancelled or reclaimed changes nothing.
+func TestSplitterLearnsFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		peers := []PrefillPeer{{Addr: "a", Incarnation: disagg.Incarnation{Worker: kv.Worker{ID: 2}, Epoch: 9}}}
+		s, err := NewSplitter(disagg.DefaultSplit(), func() []PrefillPeer { return peers }, 512, func() int { return 0 })
+		if err != nil {
+			t.Fatal(err)
+		}
+		decide := func() disagg.Decision {
+			in := disagg.SplitInputs{Tokens: 4000, BlockSize: 16, Decoding: 10}
+			return s.Decide(disagg.SplitSettings{}, in, &engine.PrefillHint{})
+		}
+		end := func(d disagg.Decision, state disagg.HandoffState, lost time.Duration) {
+			s.ObserveHandoff(&HandoffOutcome{Decision: d, State: state, Lost: lost, By: peers[0].Incarnation, End: 3984, Prefill: 10 * time.Millisecond, Transfer: time.Millisecond})
+		}
+		for range 50 {
+			for _, state := range []disagg.HandoffState{disagg.Local, disagg.Aborted} {
+				d := decide()
+				if d.Reason != disagg.CheaperRemote || d.RemoteCost.Failures != 0 {
+					t.Fatalf("after handoffs which were cancelled or reclaimed: %+v", d)
+				}
+				end(d, state, 0)
+			}
+		}
+		failures := 0
+		for d := decide(); d.Remote; d = decide() {
+			if failures++; failures > 50 {
+				t.Fatalf("after %d failures: %+v", failures, d)
+			}
+			time.Sleep(5 * time.Second) // virtual time (synctest): so long it takes until a silent worker is given up
+			end(d, disagg.Local, 5*time.Second)
+		}
+		time.Sleep(80 * time.Second) // virtual time (synctest): the pause
+		for d := decide(); d.Reason != disagg.CheaperRemote; d = decide() {
+			if failures++; d.Reason != disagg.RemoteRetry || failures > 100 {
+				t.Fatalf("after retries which arrived: %+v", d)
+			}
+			end(d, disagg.Decoding, 0)
+		}
+	})
+}
+
+// TestFailureLabels: each failed attempt has a label. One of a request which was cancelled has not failed.
+func TestFailureLabels(t *testing.T) {
+	o := &HandoffOutcome{GivenUp: []disagg.HandoffReason{disagg.Silent, disagg.QueueSlow, disagg.Cancelled, disagg.BlocksReclaimed}}
+	if got, want := o.FailureLabels(), []string{"silent", "queue_too_slow", "blocks_reclaimed"}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }

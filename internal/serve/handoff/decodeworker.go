@@ -81,6 +81,10 @@ type HandoffOutcome struct {
 	// State is Decoding, Local or Aborted, and Reason why the decode worker prefills; NoReason if it does not.
 	State  disagg.HandoffState
 	Reason disagg.HandoffReason
+	// GivenUp says why each of its attempts was given up, in their order, and Lost how long those took which failed: see
+	// [disagg.Handoff.Lost].
+	GivenUp []disagg.HandoffReason
+	Lost    time.Duration
 	// Jobs is how many jobs were made. Start and End are the tokens whose blocks came, and Bytes is what came.
 	Jobs       int
 	Start, End int

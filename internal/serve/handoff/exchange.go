@@ -193,6 +193,7 @@ func (x *exchange) close() {
 	x.buffer = nil
 	x.d.reserveLanding(-x.reserved)
 	x.outcome.RequestID, x.outcome.State, x.outcome.Took = x.req.ID, x.machine.State(), x.d.now().Sub(x.began)
+	x.outcome.GivenUp, x.outcome.Lost = x.machine.GivenUp(), x.machine.Lost()
 	x.d.updateStats(func(s *DecodeWorkerStats) {
 		switch x.outcome.State {
 		case disagg.Decoding:
@@ -519,6 +520,10 @@ func (x *exchange) finishTransfer(ctx context.Context, t *landing, receipt xfer.
 		x.outcome.Bytes, x.outcome.Transfer = receipt.Bytes, receipt.Took
 		x.outcome.Prefill = max(x.d.now().Sub(x.claimed)-receipt.Took, 0)
 		x.queue = x.machine.HandleNotify(t.ref, x.queue)
+		return
+	}
+	if ctx.Err() != nil { // the request was cancelled, and with it the transfer, which has not failed
+		x.queue = x.machine.CancelHandoff(x.queue)
 		return
 	}
 	x.d.cfg.Log.DebugContext(ctx, "the blocks of a prompt did not come", "request", x.req.ID, "error", err)

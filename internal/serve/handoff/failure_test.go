@@ -118,6 +118,9 @@ func TestPrefillWorkerStands(t *testing.T) {
 			if !isRemote(o) || o.Jobs != 2 || o.Took < testHandoff.Silence || o.Took > testHandoff.Silence+3*time.Second {
 				t.Errorf("%+v", o)
 			}
+			if got := o.FailureLabels(); !slices.Equal(got, []string{"silent"}) || o.Lost < testHandoff.Silence {
+				t.Errorf("the attempts %v failed, and lost %v: %+v", got, o.Lost, o)
+			}
 			close(goOn)
 			(<-awake)()
 			r.expectIdle()
@@ -236,7 +239,7 @@ func TestDecodeCancels(t *testing.T) {
 			if got := <-r.start(ctx, newRequest(1, large, 5)); !errors.Is(got.err, context.Canceled) {
 				t.Errorf("%v", got.err)
 			}
-			if o := <-r.outcomes; o.State != disagg.Aborted {
+			if o := <-r.outcomes; o.State != disagg.Aborted || o.Lost != 0 || len(o.FailureLabels()) > 0 {
 				t.Errorf("%+v", o)
 			}
 			if s := r.decoder.Stats(); s.Open != 0 || s.LandingBytes != 0 || s.Aborted != 1 {

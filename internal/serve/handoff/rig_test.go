@@ -473,7 +473,7 @@ func newRig(t *testing.T, cfg rigConfig) *rig {
 		jobs = placer
 	}
 	dc := DecodeWorkerConfig{
-		Self: decodeSelf, Addr: "decode", Handoff: testHandoff, Observe: func(o *HandoffOutcome) { r.outcomes <- o },
+		Self: decodeSelf, Addr: "decode", Handoff: testHandoff, Observe: r.observe,
 		Decide: decideRemotely(t, func() int { return len(r.prefills) }),
 	}
 	if cfg.change != nil {
@@ -626,6 +626,18 @@ func (r *rig) expect(req *engine.Request, done <-chan answer) *HandoffOutcome {
 	r.t.Helper()
 	r.compare(req, <-done)
 	return <-r.outcomes
+}
+
+// observe checks an outcome: each attempt was given up once, but for the one which brought the blocks.
+func (r *rig) observe(o *HandoffOutcome) {
+	arrived := 0
+	if isRemote(o) {
+		arrived = 1
+	}
+	if len(o.GivenUp)+arrived != o.Jobs || o.Lost < 0 || o.Lost > o.Took {
+		r.t.Errorf("%s: the attempts %v were given up, of %d, and lost %v: %+v", o.RequestID, o.GivenUp, o.Jobs, o.Lost, o)
+	}
+	r.outcomes <- o
 }
 
 // compare compares an answer with that of one engine.

@@ -67,7 +67,7 @@ func (s *Splitter) Decide(asked disagg.SplitSettings, in disagg.SplitInputs, hin
 			Worker: p.Incarnation, Cached: heldTokens(hint, p.Worker.ID), QueuedTokens: p.Tokens, Jobs: p.Jobs, From: p.From,
 		})
 	}
-	d := s.mu.rates.Decide(&cfg, &in, among)
+	d := s.mu.rates.Decide(s.now(), &cfg, &in, among)
 	if d.Remote {
 		_, end := in.MovedRange()
 		s.mu.jobTokens += (float64(end) - s.mu.jobTokens) / 8
@@ -92,19 +92,22 @@ func (s *Splitter) ObserveLocal(tokens int, took time.Duration) {
 	s.mu.rates.RecordLocal(s.now(), tokens, took)
 }
 
-// ObserveHandoff learns from an outcome.
+// ObserveHandoff learns from an outcome: also from attempts which failed.
 func (s *Splitter) ObserveHandoff(o *HandoffOutcome) {
-	if o.State != disagg.Decoding {
-		return
-	}
-	from := disagg.OtherHost
-	for _, p := range s.peers() {
-		if p.Incarnation == o.By {
-			from = p.From
+	arrived, from := o.State == disagg.Decoding, disagg.OtherHost
+	if arrived {
+		for _, p := range s.peers() {
+			if p.Incarnation == o.By {
+				from = p.From
+			}
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.mu.rates.RecordHandoff(s.now(), &o.Decision, o.State, o.Lost)
+	if !arrived {
+		return
+	}
 	s.mu.rates.RecordRemote(s.now(), max(o.End-o.RemoteCached, 1), o.Prefill)
 	s.mu.rates.RecordTransfer(from, o.End-o.Start, o.Transfer)
 }
@@ -137,5 +140,20 @@ func (o *HandoffOutcome) Label() string {
 	if o.Reason == disagg.Decided || o.State == disagg.Decoding {
 		why = o.Decision.Reason.String()
 	}
-	return strings.ReplaceAll(why, " ", "_")
+	return joinWords(why)
 }
+
+// FailureLabels returns why its attempts were given up, in their order, as labels of metrics. An attempt of a request
+// which was cancelled has not failed.
+func (o *HandoffOutcome) FailureLabels() []string {
+	var all []string
+	for _, why := range o.GivenUp {
+		if why != disagg.Cancelled {
+			all = append(all, joinWords(why.String()))
+		}
+	}
+	return all
+}
+
+// joinWords returns words as a label of metrics.
+func joinWords(words string) string { return strings.ReplaceAll(words, " ", "_") }

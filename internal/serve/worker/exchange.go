@@ -45,6 +45,9 @@ type ExchangeObserver interface {
 	// CountHandoff counts a request of a decode worker: its prompt was computed elsewhere, and so many bytes of blocks
 	// came, or it was computed here, for a reason which is a label.
 	CountHandoff(remote bool, reason string, bytes int64)
+	// CountFailedPrefill counts an attempt of a decode worker to have a prompt computed elsewhere which was given up, for a
+	// reason which is a label.
+	CountFailedPrefill(reason string)
 	// CountPrefilled counts a prompt which was computed for a decode worker: the tokens which were not cached, and the
 	// bytes of blocks which were sent.
 	CountPrefilled(computed int, bytes int64)

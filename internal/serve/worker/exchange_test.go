@@ -84,6 +84,8 @@ func (r *rig) startExchange(role engine.Role, f *fakeExchange, made *worker.Exch
 		}
 		o.CountHandoff(true, "it_is_long", 100)
 		o.CountHandoff(false, "no_memory", 0)
+		o.CountFailedPrefill("silent")
+		o.CountFailedPrefill("silent")
 		o.CountPrefilled(10, 50)
 		o.SetPrefillers(2, 3, 4)
 		return made, nil
@@ -126,6 +128,7 @@ func TestDecodeExchange(t *testing.T) {
 			`worker_computed_prompt_tokens_total{worker="7"}`:      "18",
 			`prefill_remote_total{reason="it_is_long",worker="7"}`: "1",
 			`prefill_local_total{reason="no_memory",worker="7"}`:   "1",
+			`prefill_failures_total{reason="silent",worker="7"}`:   "2",
 			`prefill_bytes_total{side="received",worker="7"}`:      "100",
 			`prefill_bytes_total{side="sent",worker="7"}`:          "50",
 			`prefill_workers{worker="7"}`:                          "2",

@@ -39,7 +39,8 @@ type workerVecs struct {
 	duration               *obs.InstrumentVec[prometheus.Observer]
 	kvFeed, embeddingFeed  feedVecs
 	computed               *obs.InstrumentVec[prometheus.Counter]
-	remote, local, bytes   *obs.InstrumentVec[prometheus.Counter] // -, reason, side
+	remote, local, bytes   *obs.InstrumentVec[prometheus.Counter] // reason, reason, side
+	failures               *obs.InstrumentVec[prometheus.Counter] // reason
 	prefillers, queueDepth *obs.InstrumentVec[prometheus.Gauge]
 	deadJobs               *obs.InstrumentVec[prometheus.Gauge]
 }
@@ -135,6 +136,11 @@ func (m *workerMetrics) CountHandoff(remote bool, reason string, bytes int64) {
 	m.handoffs.bytes.WithLabelValues(sideReceived).Add(float64(bytes))
 }
 
+// CountFailedPrefill implements ExchangeObserver.
+func (m *workerMetrics) CountFailedPrefill(reason string) {
+	m.handoffs.failures.WithLabelValues(reason).Inc()
+}
+
 // CountPrefilled implements ExchangeObserver.
 func (m *workerMetrics) CountPrefilled(computed int, bytes int64) {
 	m.computed.Add(float64(computed))
@@ -162,6 +168,7 @@ func newWorkerVecs(m *obs.InstrumentSet) workerVecs {
 		computed:   m.Counter("worker_computed_prompt_tokens_total", "Prompt tokens which the worker's engine computed, for its own requests and for other workers: neither cached nor received."),
 		remote:     m.Counter("prefill_remote_total", "Requests of a decode worker whose prompt a prefill worker computed, by the reason.", "reason"),
 		local:      m.Counter("prefill_local_total", "Requests of a decode worker whose prompt it computed itself, by the reason.", "reason"),
+		failures:   m.Counter("prefill_failures_total", "Attempts of a decode worker to have a prompt computed by a prefill worker which were given up, by the reason: also if a later attempt of the same request did not fail.", "reason"),
 		bytes:      m.Counter("prefill_bytes_total", "Bytes of KV blocks which a decode worker received, or a prefill worker sent.", "side"),
 		prefillers: m.Gauge("prefill_workers", "Prefill workers whose blocks a decode worker can take."),
 		queueDepth: m.Gauge("prefill_queue_depth", "Jobs which wait for a prefill worker, as far as the worker knows."),

@@ -1,0 +1,191 @@
+package disagg
+
+import (
+	"testing"
+	"time"
+
+	"penstock/core/kv"
+	"penstock/core/rates"
+)
+
+// failureRig decides about the same prompt again and again.
+type failureRig struct {
+	t   *testing.T
+	r   *SplitRates
+	now kv.Mono
+}
+
+func newFailureRig(t *testing.T) *failureRig {
+	r, err := NewSplitRates(rates.Config{}, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &failureRig{t: t, r: r, now: kv.Mono(time.Minute)}
+}
+
+func (f *failureRig) decide() Decision {
+	split := DefaultSplit()
+	in := SplitInputs{Tokens: 8000, BlockSize: 16, Decoding: 10, PrefillWorkers: 1}
+	return f.r.Decide(f.now, &split, &in, &Candidates{Workers: []PrefillCandidate{{Worker: workerA}}})
+}
+
+// expect checks which rule decides now.
+func (f *failureRig) expect(when string, want SplitReason) Decision {
+	f.t.Helper()
+	d := f.decide()
+	if d.Reason != want || d.Remote != (want == CheaperRemote || want == RemoteRetry) {
+		f.t.Errorf("%s: %v, want %v: %+v", when, d.Reason, want, d)
+	}
+	return d
+}
+
+// end reports the end of a handoff, a time later.
+func (f *failureRig) end(d Decision, end HandoffState, after, lost time.Duration) {
+	f.now = f.now.Add(after)
+	f.r.RecordHandoff(f.now, &d, end, lost)
+}
+
+// fail has handoffs fail until local prefill is chosen. It returns the last decision for a prefill worker.
+func (f *failureRig) fail(lost time.Duration) (last Decision) {
+	f.t.Helper()
+	for range 100 {
+		d := f.decide()
+		if !d.Remote {
+			return last
+		}
+		last = d
+		f.end(d, Local, lost, lost)
+	}
+	f.t.Fatalf("100 handoffs have failed, and the next one is remote")
+	return last
+}
+
+// TestFailuresCount: what failed attempts have lost counts against remote prefill, and prompts stay where they are. After
+// a pause of 16 times the lost time one prompt at a time is sent away again, until so many have arrived that the loss is
+// less than the saving.
+func TestFailuresCount(t *testing.T) {
+	f := newFailureRig(t)
+	first := f.expect("before failures", CheaperRemote)
+	saving := first.LocalCost.Sum() - first.RemoteCost.Sum()
+	const lost = 5 * time.Second
+	failed := f.fail(lost)
+	if got := f.decide(); got.RemoteCost.Failures <= saving || got.RemoteCost.Failures > 5000 || failed.Reason != CheaperRemote {
+		t.Errorf("the loss is %v ms, the saving %v ms: %+v", got.RemoteCost.Failures, saving, got)
+	}
+	f.now = f.now.Add(16*lost - 1)
+	f.expect("before the end of the pause", CheaperLocal)
+	f.now++
+	retry := f.expect("at the end of the pause", RemoteRetry)
+	f.expect("while another prompt is the retry", CheaperLocal)
+
+	f.end(retry, Local, lost, lost)
+	f.now = f.now.Add(16*lost - 1)
+	f.expect("after a retry which failed", CheaperLocal)
+	f.now++
+	retry = f.expect("after its pause", RemoteRetry)
+
+	loss := f.r.lost
+	f.end(retry, Aborted, time.Second, 0)
+	if f.r.lost != loss {
+		t.Errorf("a retry which was cancelled changes the loss from %v to %v ms", loss, f.r.lost)
+	}
+	retry = f.expect("after a retry which was cancelled", RemoteRetry)
+	f.end(retry, Decoding, time.Second, 0)
+	if f.r.lost >= loss {
+		t.Errorf("a retry which arrived changes the loss from %v to %v ms", loss, f.r.lost)
+	}
+	arrived := 0
+	for d := f.decide(); d.Reason != CheaperRemote; d = f.decide() {
+		if d.Reason != RemoteRetry || arrived > 100 {
+			t.Fatalf("after %d retries which arrived: %+v", arrived, d)
+		}
+		f.expect("beside it", CheaperLocal)
+		f.end(d, Decoding, time.Second, 0)
+		arrived++
+	}
+	if arrived == 0 {
+		t.Error("one retry which arrived makes up for many failures")
+	}
+}
+
+// TestRetryUnreported: a retry whose end is not reported blocks others for two minutes at most, and so does a failure
+// which lasted longer than anything.
+func TestRetryUnreported(t *testing.T) {
+	f := newFailureRig(t)
+	f.fail(5 * time.Second)
+	for range 3 {
+		f.now = f.now.Add(2 * time.Minute)
+		f.expect("after two minutes", RemoteRetry)
+		f.now = f.now.Add(2*time.Minute - 1)
+		f.expect("just before two minutes", CheaperLocal)
+	}
+	f.now = f.now.Add(2 * time.Minute)
+	f.end(f.expect("after two minutes", RemoteRetry), Local, 0, 1<<62)
+	f.now = f.now.Add(2*time.Minute - 1)
+	f.expect("after a failure which lasted for ever", CheaperLocal)
+	f.now++
+	f.expect("two minutes after it", RemoteRetry)
+}
+
+// TestRareFailures: a failure which takes less than remote prefill saves changes no decision, and the mean forgets it.
+func TestRareFailures(t *testing.T) {
+	f := newFailureRig(t)
+	d := f.expect("at first", CheaperRemote)
+	f.end(d, Decoding, 0, 100*time.Millisecond)
+	d = f.expect("after a short failure", CheaperRemote)
+	if d.RemoteCost.Failures < 9 || d.RemoteCost.Failures > 11 {
+		t.Errorf("a loss of 100 ms counts as %v ms", d.RemoteCost.Failures)
+	}
+	for range 50 {
+		f.end(d, Decoding, 0, 0)
+	}
+	if got := f.decide().RemoteCost.Failures; got > 0.1 {
+		t.Errorf("after 50 handoffs which arrived %v ms are left", got)
+	}
+}
+
+// TestFailingHour: in an hour in which all attempts fail, whatever the load, few prompts are sent away: after the first
+// ones a sixteenth of the time of one request at most is lost. Then the prefill workers come back, and are used within
+// two minutes.
+func TestFailingHour(t *testing.T) {
+	const lost, every = 5 * time.Second, 100 * time.Millisecond
+	f := newFailureRig(t)
+	type ending struct {
+		at kv.Mono
+		d  Decision
+	}
+	var open []ending
+	run := func(steps int, fails bool) (remote, retries int) {
+		for range steps {
+			f.now = f.now.Add(every)
+			for len(open) > 0 && open[0].at <= f.now {
+				if fails {
+					f.end(open[0].d, Local, 0, lost)
+				} else {
+					f.end(open[0].d, Decoding, 0, 0)
+				}
+				open = open[1:]
+			}
+			if d := f.decide(); d.Remote {
+				after := lost
+				if !fails {
+					after = every
+				}
+				open = append(open, ending{f.now.Add(after), d})
+				if remote++; d.Reason == RemoteRetry {
+					retries++
+				}
+			}
+		}
+		return remote, retries
+	}
+	perHour := int(time.Hour / every)
+	remote, retries := run(perHour, true)
+	if most := int(time.Hour/(16*lost)) + 1; retries == 0 || retries > most || remote-retries > int(2*lost/every) {
+		t.Errorf("%d prompts were sent away, %d of them to try again, of %d", remote, retries, perHour)
+	}
+	run(int(2*time.Minute/every), false)
+	if remote, retries := run(100, false); remote != 100 || retries != 0 {
+		t.Errorf("two minutes after the end of the failures %d of 100 prompts are remote, %d of them to try again", remote, retries)
+	}
+}
