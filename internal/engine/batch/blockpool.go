@@ -43,8 +43,8 @@ func (s *PoolStats) Add(o PoolStats) {
 // maxStoring is how many blocks wait to be copied into the pool.
 const maxStoring = 1024
 
-// blockPool copies the blocks of an engine into a pool, beside the batches.
-type blockPool struct {
+// poolCopier copies the blocks of an engine into a pool, beside the batches.
+type poolCopier struct {
 	memory     PoolMemory
 	computer   BlockComputer
 	layout     engine.KVLayout
@@ -98,7 +98,7 @@ func (e *Engine) UsePool(m PoolMemory) error {
 	if err != nil {
 		return err
 	}
-	e.pool = &blockPool{
+	e.pool = &poolCopier{
 		memory: m, computer: computer, layout: layout, label: e.cfg.LabelEvents, identifier: identifier,
 		jobs: make(chan *storeJob, maxStoring), known: make([]knownBlock, e.cfg.Card.Blocks),
 	}
@@ -115,7 +115,7 @@ func (e *Engine) PoolStats() (s PoolStats) {
 }
 
 // start copies blocks until stop is called, which waits for the end of the block in progress.
-func (s *blockPool) start(ctx context.Context) (stop func()) {
+func (s *poolCopier) start(ctx context.Context) (stop func()) {
 	if s == nil {
 		return func() {}
 	}
@@ -134,7 +134,7 @@ func contentOf(c *paged.FullBlock, salt kv.Digest) pool.Content {
 }
 
 // BlockRegistered implements [paged.BlockObserver]: the block is copied as soon as those before it are.
-func (s *blockPool) BlockRegistered(b, parent int32, full paged.FullBlock) {
+func (s *poolCopier) BlockRegistered(b, parent int32, full paged.FullBlock) {
 	own := &s.known[b]
 	*own = knownBlock{}
 	content := contentOf(&full, kv.Digest{})
@@ -165,7 +165,7 @@ func (s *blockPool) BlockRegistered(b, parent int32, full paged.FullBlock) {
 }
 
 // labelOf returns the label of a block; zero if the engine has none.
-func (s *blockPool) labelOf(full *paged.FullBlock) kv.MoELabel {
+func (s *poolCopier) labelOf(full *paged.FullBlock) kv.MoELabel {
 	if s.label == nil {
 		return kv.MoELabel{}
 	}
@@ -179,7 +179,7 @@ func (s *blockPool) labelOf(full *paged.FullBlock) kv.MoELabel {
 
 // cancelEvicted cancels the copies of blocks which a step has evicted, before anything is written to them. It waits for
 // the read of a block which is in progress, and that waits for nothing.
-func (s *blockPool) cancelEvicted(sched *paged.Scheduler) {
+func (s *poolCopier) cancelEvicted(sched *paged.Scheduler) {
 	if s == nil {
 		return
 	}
@@ -199,7 +199,7 @@ func (s *blockPool) cancelEvicted(sched *paged.Scheduler) {
 }
 
 // storeBlocks copies blocks into the pool until ctx ends.
-func (s *blockPool) storeBlocks(ctx context.Context) {
+func (s *poolCopier) storeBlocks(ctx context.Context) {
 	block := make([]byte, s.layout.BlockBytes)
 	for {
 		select {
@@ -215,7 +215,7 @@ func (s *blockPool) storeBlocks(ctx context.Context) {
 }
 
 // storeBlock copies a block into the pool, and reports whether it is there. It uses block, which has room for it.
-func (s *blockPool) storeBlock(ctx context.Context, j *storeJob, block []byte) bool {
+func (s *poolCopier) storeBlock(ctx context.Context, j *storeJob, block []byte) bool {
 	if j.isOver() {
 		return false // it must evict no other for nothing
 	}
@@ -244,7 +244,7 @@ func (s *blockPool) storeBlock(ctx context.Context, j *storeJob, block []byte) b
 }
 
 // readBlock reads the block of a job, unless it was cancelled.
-func (s *blockPool) readBlock(ctx context.Context, j *storeJob, dst []byte) error {
+func (s *poolCopier) readBlock(ctx context.Context, j *storeJob, dst []byte) error {
 	over := <-j.over
 	defer func() { j.over <- true }()
 	if over {
@@ -254,7 +254,7 @@ func (s *blockPool) readBlock(ctx context.Context, j *storeJob, dst []byte) erro
 }
 
 // writeBlock writes a block chunk by chunk, between which others use the pool, and publishes it.
-func (s *blockPool) writeBlock(w *pool.BlockWriter, block []byte) error {
+func (s *poolCopier) writeBlock(w *pool.BlockWriter, block []byte) error {
 	for published := false; !published; {
 		if err := s.memory.Use(func(p *pool.View, now kv.Mono) error {
 			at, size := p.NextChunk(w)
@@ -274,7 +274,7 @@ func (s *blockPool) writeBlock(w *pool.BlockWriter, block []byte) error {
 const lookUpChunk = 64
 
 // lookUp finds out which blocks of a sequence are in the pool; nil if none are.
-func (s *blockPool) lookUp(seq *paged.Sequence) *poolFetch {
+func (s *poolCopier) lookUp(seq *paged.Sequence) *poolFetch {
 	blocks, err := paged.AppendFullBlocks(nil, seq, s.layout.BlockSize)
 	if err != nil || len(blocks) == 0 {
 		return nil
@@ -311,7 +311,7 @@ func (s *blockPool) lookUp(seq *paged.Sequence) *poolFetch {
 
 // poolFetch is what of a sequence can be fetched from a pool. It watches the import of its request.
 type poolFetch struct {
-	of       *blockPool
+	of       *poolCopier
 	contents []pool.Content // of the first full blocks of the sequence
 	pooled   []bool         // whether they were in the pool
 	reserved chan struct{}  // gets a value when there are blocks for them
