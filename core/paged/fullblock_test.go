@@ -88,6 +88,17 @@ func TestObserver(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		for i, b := range want {
+			var shown []kv.Media
+			for _, m := range slices.Backward(seq.Media) {
+				if m.Start < 4*i+4 && m.End > 4*i {
+					shown = append(shown, m)
+				}
+			}
+			if !slices.Equal(b.Media, shown) || !slices.Equal(b.Tokens, seq.Tokens[4*i:4*i+4]) || b.Salt != seq.Salt {
+				t.Fatalf("block %d of %+v is %+v", i, seq, b)
+			}
+		}
 		if len(want) > 0 {
 			if diff := cmp.Diff(want, w.sequence(last[len(want)-1])); diff != "" {
 				t.Fatalf("sequence %d (-its blocks +told):\n%s", id, diff)
