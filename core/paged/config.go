@@ -40,6 +40,8 @@ type Config struct {
 	Chunking Switch
 	// Remote, if not nil, holds blocks which can be fetched instead of computed.
 	Remote BlockSource
+	// Observer, if not nil, is told of each block which is registered.
+	Observer BlockObserver
 }
 
 // Validate reports every problem of c at once, nil if there is none.

@@ -68,6 +68,7 @@ type blockPool struct {
 	cached         int   // blocks in the LRU list
 
 	log        eventLog
+	observer   BlockObserver
 	evictions  uint64
 	collisions uint64
 }
@@ -80,6 +81,7 @@ func newPool(cfg Config) blockPool {
 		oldest:    noBlock,
 		newest:    noBlock,
 		log:       newEventLog(cfg.Blocks),
+		observer:  cfg.Observer,
 	}
 }
 
@@ -157,6 +159,9 @@ func (p *blockPool) registerBlock(b int32, c *blockContent) (own int32, ok bool)
 	p.index[c.seq] = b
 	p.storeContent(b, c)
 	p.log.logStored(c)
+	if p.observer != nil {
+		p.observer.BlockRegistered(b, c.parent, c.describe())
+	}
 	return b, true
 }
 

@@ -53,10 +53,32 @@ func digestTexts(domain string, texts ...string) kv.Digest {
 	return sha256.Sum256(b)
 }
 
+// Identifier computes identities of blocks without a pool. It is not safe for concurrent use.
+type Identifier struct{ recorder }
+
+// NewIdentifier returns an Identifier for the blocks of pools with a Config.
+func NewIdentifier(cfg Config) (*Identifier, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	return &Identifier{newRecorder(cfg.digestIdentity(), cfg.BlockTokens)}, nil
+}
+
+// recorder makes records of contents.
+type recorder struct {
+	identity kv.Digest // of the Config
+	tokens   int       // of a block
+	want     []byte    // scratch
+}
+
+func newRecorder(identity kv.Digest, tokens int) recorder {
+	return recorder{identity, tokens, make([]byte, 0, len(recordDomain)+int(maxRecord(uint64(tokens))))}
+}
+
 // checkContent returns what is wrong with a content as *fault.Error of code Invalid; nil if nothing is.
-func (p *View) checkContent(c *Content) error {
-	if len(c.Tokens) != p.lay.tokens {
-		return fault.New(fault.Invalid, "pool: a block of %d tokens; blocks of this pool have %d", len(c.Tokens), p.lay.tokens)
+func (p *recorder) checkContent(c *Content) error {
+	if len(c.Tokens) != p.tokens {
+		return fault.New(fault.Invalid, "pool: a block of %d tokens; blocks of this pool have %d", len(c.Tokens), p.tokens)
 	}
 	if len(c.Media) > MaxMedia {
 		return fault.New(fault.Invalid, "pool: %d media overlap a block; at most %d may", len(c.Media), MaxMedia)
@@ -71,7 +93,7 @@ func (p *View) checkContent(c *Content) error {
 }
 
 // prepareRecord writes the record of a content to p.want, and returns its identity.
-func (p *View) prepareRecord(c *Content) kv.Digest {
+func (p *recorder) prepareRecord(c *Content) kv.Digest {
 	b := append(p.want[:0], recordDomain...)
 	b = append(b, p.identity[:]...)
 	b = append(b, c.Salt[:]...)
@@ -100,11 +122,11 @@ func (p *View) prepareRecord(c *Content) kv.Digest {
 }
 
 // wantedRecord returns the record which prepareRecord has written.
-func (p *View) wantedRecord() []byte { return p.want[len(recordDomain):] }
+func (p *recorder) wantedRecord() []byte { return p.want[len(recordDomain):] }
 
 // Identify returns the identity of a content: SHA-256 of its record, which has the identity of the block before it. So
 // equal identities mean equal prefixes, of equal models.
-func (p *View) Identify(c *Content) (kv.Digest, error) {
+func (p *recorder) Identify(c *Content) (kv.Digest, error) {
 	if err := p.checkContent(c); err != nil {
 		return kv.Digest{}, err
 	}

@@ -261,7 +261,7 @@ func TestPausedReclaimAnywhere(t *testing.T) {
 			t.Fatal(ok, err, heir.owner)
 		}
 		q.toEnd()
-		if heir.isOwner() && (!heir.hasPin(held.Ref.Entry) || heir.loadEntry(w.entry) != w.word) {
+		if heir.IsOwner() && (!heir.hasPin(held.Ref.Entry) || heir.loadEntry(w.entry) != w.word) {
 			t.Fatalf("paused before access %d: the heir has lost what is its own", k)
 		}
 	}

@@ -98,8 +98,8 @@ func (p *View) Join(now kv.Mono, worker kv.Worker) error {
 	return fault.New(fault.Overloaded, "pool: %d processes have attached it already", maxOwners)
 }
 
-// isOwner reports whether this process is an owner whose lease was not ended.
-func (p *View) isOwner() bool { return p.life != 0 && p.loadLife(p.owner) == p.life }
+// IsOwner reports whether this process is an owner whose lease was not ended.
+func (p *View) IsOwner() bool { return p.life != 0 && p.loadLife(p.owner) == p.life }
 
 // Renew renews the lease. ErrEnded says that it had ended, and that all which was reserved and acquired is lost: the
 // process may Join again. Without access the owner leaves, which is Forbidden.

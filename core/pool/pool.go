@@ -67,7 +67,7 @@ type View struct {
 	lay        layout
 	generation uint64
 	lease      time.Duration
-	identity   kv.Digest // of the Config
+	recorder
 
 	owner     int      // valid if life is not 0
 	life      lifeWord // 0: no owner
@@ -77,7 +77,7 @@ type View struct {
 	joins     uint32  // how often it joined
 	holds     []int32 // how often this owner has acquired each entry
 
-	want, have []byte // scratch: records
+	have       []byte // scratch: a record
 	chunk      []byte
 	candidates []candidate
 	scanFrom   int32      // where the next search for room begins
@@ -99,11 +99,9 @@ func Open(m Memory, cfg Config) (*View, error) {
 	if h.identity != cfg.digestIdentity() || l.tokens != cfg.BlockTokens || l.blockBytes != cfg.BlockTokens*cfg.TokenBytes {
 		return nil, fault.New(fault.Conflict, "pool: the pool is for blocks of another model, build or size: give each its own pool")
 	}
-	record := int(maxRecord(uint64(l.tokens)))
 	return &View{
-		data: m.Data, words: m.Words, lay: h.layout, generation: h.generation, lease: h.lease, identity: h.identity,
-		holds: make([]int32, l.blocks),
-		want:  make([]byte, 0, len(recordDomain)+record), have: make([]byte, 0, headBytes+record),
+		data: m.Data, words: m.Words, lay: h.layout, generation: h.generation, lease: h.lease, recorder: newRecorder(h.identity, l.tokens),
+		holds: make([]int32, l.blocks), have: make([]byte, 0, headBytes+int(maxRecord(uint64(l.tokens)))),
 		chunk: make([]byte, min(ChunkBytes, l.blockBytes)), candidates: make([]candidate, 0, maxCandidates+1),
 	}, nil
 }

@@ -88,7 +88,7 @@ func (p *View) Find(c *Content) (Found, error) {
 // Acquire finds a pooled block and pins it: its memory stays as it is until Release, unless the lease of this owner ends.
 // It reports whether the block is there. It allocates no memory.
 func (p *View) Acquire(c *Content) (Found, bool) {
-	if !p.isOwner() || p.checkContent(c) != nil {
+	if !p.IsOwner() || p.checkContent(c) != nil {
 		return Found{}, false
 	}
 	want := entryHead{name: c.Name, identity: p.prepareRecord(c)}
@@ -136,7 +136,7 @@ func (p *View) changePins(e int32, change func(uint64) uint64) bool {
 	at := p.lay.entryAt(e) + wordPins
 	for {
 		pins := p.words.Load(at)
-		if !p.isOwner() {
+		if !p.IsOwner() {
 			return false
 		}
 		if p.words.CompareAndSwap(at, pins, change(pins)) {

@@ -37,7 +37,7 @@ func (p *View) Reserve(c *Content, label kv.MoELabel, evicted []EvictedBlock) (B
 	if err := p.checkContent(c); err != nil {
 		return BlockWriter{}, evicted, err
 	}
-	if !p.isOwner() {
+	if !p.IsOwner() {
 		return BlockWriter{}, evicted, ErrEnded
 	}
 	h := entryHead{name: c.Name, identity: p.prepareRecord(c), mover: p.worker, label: label}
@@ -88,7 +88,7 @@ func (p *View) Publish(w *BlockWriter) error {
 	if w.written != p.lay.blockBytes {
 		return fault.New(fault.Invalid, "pool: %d of the %d bytes of a block were written", w.written, p.lay.blockBytes)
 	}
-	if !p.isOwner() || p.loadEntry(w.entry) != w.word {
+	if !p.IsOwner() || p.loadEntry(w.entry) != w.word {
 		return ErrEnded
 	}
 	if w.parent != p.published || w.index == 0 {
@@ -133,7 +133,7 @@ func (p *View) takePlace(evicted []EvictedBlock) (int32, entryWord, []EvictedBlo
 			if !p.swapEntry(c.entry, c.word, next) {
 				continue
 			}
-			if !p.isOwner() {
+			if !p.IsOwner() {
 				p.dropOrphan(c.entry, next)
 				return 0, 0, evicted, ErrEnded
 			}

@@ -171,6 +171,7 @@ type Config struct {
 		ChatProcessor    string   `key:"dyn-chat-processor" on:"up,frontend" help:"Dynamo's name of preprocess: vllm is engine, dynamo is local"`
 		BlockSize        int      `key:"kv-cache-block-size" default:"16" valid:"2..1024" help:"tokens per KV-cache block; of an engine that runs already it is found out, and must be this or a divisor of this if it is given"`
 		Blocks           int      `key:"kv-cache-blocks" valid:"0..16777216" help:"KV-cache blocks per worker; 0 is the engine's own: tiny sizes the cache from the model, sim has 1048576 tokens"`
+		Pool             string   `key:"pool" help:"pool of KV blocks which workers of this host share, ID=PATH:SIZE (0=/dev/shm/pool:2GiB): full blocks are copied there, and fetched from there in place of being computed. PATH is a file or a DAX device; the first worker makes the file, and all workers give its size. Engine tiny only; empty is none"`
 		MaxNumSeqs       int      `key:"max-num-seqs" default:"256" valid:"1..65536" help:"sequences that a worker runs at once"`
 		MaxBatchedTokens int      `key:"max-num-batched-tokens" valid:"0..1048576" help:"tokens that a worker computes in one step; longer prompts are prefilled in chunks. 0 is the engine's own: 512 of tiny, 8192 of sim"`
 		MaxWaiting       int      `key:"max-waiting" default:"1024" valid:"1..1048576" help:"requests that a worker queues before it refuses more"`
@@ -393,6 +394,7 @@ func (c *Config) Validate() error {
 	p.checkMedia(c)
 	p.checkSimulation(c)
 	p.checkDisagg(c)
+	p.checkPool(c)
 	if _, err := c.ParseLogLevels(); err != nil {
 		p.report("log-level", err.Error())
 	}

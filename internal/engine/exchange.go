@@ -5,6 +5,7 @@ import (
 
 	"penstock/core/disagg"
 	"penstock/core/fault"
+	"penstock/core/pool"
 )
 
 // BlockProvider is an engine whose KV blocks can be read, such as that of a prefill worker.
@@ -84,6 +85,12 @@ func (l *KVLayout) BlockRange(start, end int) (first, last int) {
 // Metadata returns what a worker with such blocks states in its discovery record, without its epoch and transports.
 func (l *KVLayout) Metadata() disagg.Metadata {
 	return disagg.Metadata{BlockSize: l.BlockSize, TokenBytes: l.BlockBytes / max(l.BlockSize, 1), Layout: l.Order, Type: l.Type.String(), Numerics: l.Numerics}
+}
+
+// PoolConfig returns what a pool of such blocks is made for, with the default lease.
+func (l *KVLayout) PoolConfig() pool.Config {
+	m := l.Metadata()
+	return pool.Config{BlockTokens: m.BlockSize, TokenBytes: m.TokenBytes, Layout: m.Layout, Type: m.Type, Numerics: m.Numerics}
 }
 
 // CheckWriter returns nil if an engine whose blocks have layout l can take blocks of an engine with layout from.

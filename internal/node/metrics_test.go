@@ -101,7 +101,7 @@ func documentedMetrics(t *testing.T) (metrics map[string]metric, types map[strin
 		config.Up:     func(p *process) role { return newUpRole(p, nil) },
 		config.Router: func(p *process) role { return &routerRole{process: p} },
 	} {
-		cfg, err := config.Load("", []string{"PENSTOCK_NATS_LISTEN=127.0.0.1:0"}, config.NoFlags(command))
+		cfg, err := config.Load("", []string{"PENSTOCK_NATS_LISTEN=127.0.0.1:0", "PENSTOCK_POOL=0=/dev/null:1MiB"}, config.NoFlags(command))
 		if err != nil {
 			t.Fatal(err)
 		}

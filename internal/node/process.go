@@ -48,6 +48,7 @@ type process struct {
 	regions       *embregion.Readers       // read embedding caches of other workers of the host; nil if none are read
 	exchange      *blockExchange           // of KV blocks with other workers; nil if there is none
 	tiers         *embeddingTiers          // of the embedding cache, below memory; nil if there are none
+	pools         []*poolUse               // of KV blocks, one for each worker; nil without a pool
 	model         *engines.LocalModel      // nil unless engines run here
 	remoteEngines *engines.Supervisor      // nil unless this process follows remote engines
 	supervision   engines.SupervisorConfig // for tests: replaces defaults of the supervisor
@@ -103,7 +104,10 @@ func runRole(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(
 		}
 		return err
 	}
-	defer func() { err = errors.Join(err, p.closeRegion(), p.tiers.close(), p.planes.Close()) }()
+	defer func() {
+		p.closePools()
+		err = errors.Join(err, p.closeRegion(), p.tiers.close(), p.planes.Close())
+	}()
 
 	limits := doctor.NewLimitMonitor(cfg, p.planes, p.log)
 	limits.LogAtStart(ctx)
@@ -132,6 +136,9 @@ func runRole(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(
 	}
 	if o := p.ownRegion(); o != nil {
 		stages.startStage(life, "embedding region", o.Run)
+	}
+	if p.pools != nil {
+		stages.startStage(life, "pool", p.poolRunners()...)
 	}
 	p.endpoint.startReloading(life, stages, p.log)
 	r.startServices(life, stages)

@@ -65,6 +65,9 @@ func (w *workerRole) buildServices() error {
 	}
 	cfg := w.workerConfig(w.id, epoch, w.cfg.Fleet.Component)
 	if len(w.model.Engines) > 0 {
+		if err := w.usePool(w.id, w.model.Engines[0]); err != nil {
+			return err
+		}
 		cfg.OpenExchange = w.exchange.opener(&cfg, w.model.Engines[0])
 	}
 	w.worker, err = worker.New(cfg, w.model.OfWorkers()[0], w.workerPlanes(), worker.NewMetrics(w.metrics), w.log)
@@ -163,6 +166,9 @@ func (p *process) registerEncoders() {
 	if p.model != nil {
 		p.metrics.RegisterCollector(newEmbeddingMetrics(p.model.EncoderStats, p.tiers.stats, p.regions))
 		p.metrics.RegisterCollector(newEncodeMetrics(p.model.EncodeStats))
+		if p.cfg.SharedPool() != nil {
+			p.metrics.RegisterCollector(newPoolMetrics(p.poolStats))
+		}
 	}
 }
 
@@ -182,6 +188,9 @@ func (p *process) newWorkers() ([]*worker.Worker, error) {
 		cfg := p.workerConfig(kv.WorkerID(i+1), epoch, p.cfg.Fleet.Component)
 		cfg.Role, cfg.Embeddings = roles[i], p.model.EmbeddingSource(i)
 		if i < len(p.model.Engines) {
+			if err := p.usePool(cfg.ID, p.model.Engines[i]); err != nil {
+				return nil, err
+			}
 			cfg.OpenExchange = p.exchange.opener(&cfg, p.model.Engines[i])
 		}
 		if i > 0 {

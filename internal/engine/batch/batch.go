@@ -183,6 +183,7 @@ func (c *Config) schedulerConfig() paged.Config {
 type Engine struct {
 	cfg      Config
 	computer Computer
+	pool     *poolCopier // nil without a pool
 	watchers *watch.Broadcaster[kv.Event]
 	// batches counts the computed batches, encoded the finished ranges of media.
 	batches, encoded atomic.Uint64

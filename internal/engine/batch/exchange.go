@@ -151,8 +151,9 @@ type blockImport struct {
 	watcher engine.ImportWatcher
 	ending  sync.Once // of PrefillLocal
 	// Owned by the loop.
-	lead *choiceSequence // the first open choice; nil before the loop has the request
-	over bool            // PrefillLocal was called
+	lead  *choiceSequence // the first open choice; nil before the loop has the request
+	over  bool            // PrefillLocal was called
+	fetch *poolFetch      // what comes from a pool; nil if another engine computes it
 	// room, of capacity 1, is where tokens are written; nil is nowhere. Its holder writes, and the loop takes it before
 	// it gives the blocks to another: it waits for a write of them, which waits for nothing.
 	room chan *importRoom
@@ -175,9 +176,13 @@ func (e *Engine) OpenImport(req *engine.Request, w engine.ImportWatcher) (engine
 	if _, err := e.blockComputer(); err != nil {
 		return nil, err
 	}
+	return newImport(e, req, w), nil
+}
+
+func newImport(e *Engine, req *engine.Request, w engine.ImportWatcher) *blockImport {
 	i := &blockImport{e: e, req: req, watcher: w, room: make(chan *importRoom, 1)}
 	i.room <- nil
-	return i, nil
+	return i
 }
 
 // CountCached implements [engine.BlockReceiver].
@@ -212,6 +217,10 @@ func (l *loop) startImport(r *request) {
 	c := r.open[0]
 	r.imp.lead = c
 	if r.imp.over {
+		return
+	}
+	if f := r.imp.fetch; f != nil {
+		c.transferEnd = f.endAfter(l.sched.CachedPrefix(c.sequence()))
 		return
 	}
 	if c.transferEnd = disagg.MovableEnd(len(r.req.Prompt)+c.output, l.cfg.Card.BlockSize); c.transferEnd == 0 {

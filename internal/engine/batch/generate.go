@@ -20,6 +20,7 @@ func (e *Engine) Generate(ctx context.Context, req *engine.Request, sink func(*e
 		return err
 	}
 	defer r.releaseStates()
+	e.preparePool(r)
 	return e.serveRequest(ctx, r, sink)
 }
 
@@ -44,6 +45,9 @@ func (e *Engine) serveRequest(ctx context.Context, r *request, sink func(*engine
 		select {
 		case <-r.out.ready:
 		case <-ctx.Done():
+		case <-r.reservedBlocks():
+			r.imp.fetchBlocks(ctx)
+			continue
 		}
 		deltas, last, err := r.out.takeDeltas()
 		for i := range deltas {

@@ -64,14 +64,8 @@ func (c *choiceSequence) awaitsEncoding() bool {
 // addChoice adds a choice to the scheduler.
 func (l *loop) addChoice(c *choiceSequence) error {
 	l.lastID++
-	seq := paged.Sequence{
-		ID:     l.lastID,
-		Salt:   c.request.req.Salt,
-		Tokens: c.allTokens(),
-		Prompt: len(c.request.req.Prompt),
-		Media:  c.request.req.Media,
-		Reuse:  c.request.reuse,
-	}
+	seq := c.sequence()
+	seq.ID = l.lastID
 	if l.media != nil && len(seq.Media) > 0 {
 		seq.Unfinished, seq.Reopens = l.media.UnfinishedRanges(c.state), l.discards != nil
 	}

@@ -139,6 +139,12 @@ func (c *choiceSequence) allTokens() []kv.Token {
 	return slices.Concat(c.request.req.Prompt, before)
 }
 
+// sequence returns the sequence so far, without an ID and as one without media which are encoded.
+func (c *choiceSequence) sequence() paged.Sequence {
+	req := c.request.req
+	return paged.Sequence{Salt: req.Salt, Tokens: c.allTokens(), Prompt: len(req.Prompt), Media: req.Media, Reuse: c.request.reuse}
+}
+
 // checkRequest returns why req can never be served, whatever the Computer, or nil.
 func (e *Engine) checkRequest(req *engine.Request) error {
 	switch most := e.cfg.MaxSeqs + e.cfg.MaxWaiting; {

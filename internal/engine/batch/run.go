@@ -17,6 +17,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		return err
 	}
 	defer l.shutDown()
+	defer e.pool.start(ctx)()
 	for ctx.Err() == nil {
 		if l.runOnce(ctx) {
 			continue
@@ -86,7 +87,11 @@ type finishedRequest struct {
 
 func (e *Engine) newLoop() (*loop, error) {
 	card := &e.cfg.Card
-	sched, err := paged.New(e.cfg.schedulerConfig())
+	pc := e.cfg.schedulerConfig()
+	if e.pool != nil {
+		pc.Observer = e.pool
+	}
+	sched, err := paged.New(pc)
 	if err != nil {
 		return nil, fmt.Errorf("%s model %s: %w", card.Engine, card.Name, err)
 	}

@@ -38,6 +38,7 @@ func (l *loop) stepBatch(ctx context.Context) bool {
 func (l *loop) planBatch() {
 	for again := true; again; {
 		l.sched.Step(&l.plan)
+		l.pool.cancelEvicted(l.sched)
 		for _, id := range l.plan.Failed {
 			// Impossible: a choice ends when it reaches the context length.
 			if c := l.scheduled[id]; c != nil {

@@ -18,6 +18,9 @@ func Open(context.Context, string, int, pool.Config) (*File, error) {
 	return nil, fault.New(fault.Unimplemented, "pools of KV blocks in shared memory need Linux")
 }
 
+// Close does nothing.
+func (f *File) Close() {}
+
 // Use is Unimplemented.
 func (f *File) Use(func(*pool.View, kv.Mono) error) error {
 	return fault.New(fault.Unimplemented, "pools of KV blocks in shared memory need Linux")
