@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/internal/engine"
@@ -19,6 +17,7 @@ import (
 	"penstock/internal/plane/bus"
 	"penstock/internal/plane/disco"
 	"penstock/internal/plane/natsd"
+	"penstock/internal/plane/natsd/natsdtest"
 	"penstock/internal/plane/rpc"
 	"penstock/internal/serve/router"
 	"penstock/internal/serve/servetest"
@@ -64,20 +63,10 @@ func (f *natsFleet) serve() {
 	}
 }
 
-func (f *natsFleet) dial() *nats.Conn {
-	f.t.Helper()
-	nc, err := natsd.Connect(f.server.URL(), "test", nil)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	f.t.Cleanup(nc.Close)
-	return nc
-}
-
 // planes are the planes of one process.
 func (f *natsFleet) planes() router.Planes {
 	f.t.Helper()
-	nc := f.dial()
+	nc := natsdtest.Connect(f.t, f.server)
 	events, err := bus.NewNATSBus(nc, bus.NATSBusConfig{})
 	if err != nil {
 		f.t.Fatal(err)
