@@ -13,6 +13,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/internal/engine"
+	"penstock/internal/fixturetest"
 	"penstock/internal/obs"
 	"penstock/internal/plane/bus"
 	"penstock/internal/plane/disco"
@@ -156,7 +157,7 @@ func (f *natsFleet) newer(than string) (name string) {
 	f.t.Helper()
 	archive := f.planes().Archive
 	f.told.until(f.t, "a snapshot is written", func() bool {
-		list, err := archive.List(f.t.Context(), "penstock.backend.snapshot.")
+		list, err := archive.List(fixturetest.PatientContext(f.t), "penstock.backend.snapshot.")
 		if err != nil || len(list) == 0 {
 			return false
 		}
@@ -194,7 +195,7 @@ func TestThirdReplicaOverNATS(t *testing.T) {
 	round(2)
 	events := f.planes().Bus
 	f.told.until(t, "the stream is purged", func() bool {
-		span, err := events.DescribeTopic(t.Context(), eventTopic)
+		span, err := events.DescribeTopic(fixturetest.PatientContext(t), eventTopic)
 		return err == nil && span.First > 1
 	})
 	stopFirst()
@@ -248,13 +249,13 @@ func (f *natsFleet) scan() {
 	f.t.Helper()
 	p := f.planes()
 	archive := p.Archive
-	list, err := archive.List(f.t.Context(), "")
+	list, err := archive.List(fixturetest.PatientContext(f.t), "")
 	if err != nil || len(list) == 0 {
 		f.t.Fatalf("objects %v, %v", list, err)
 	}
 	var kept [][]byte
 	for _, o := range list {
-		data, err := archive.Get(f.t.Context(), o.Name)
+		data, err := archive.Get(fixturetest.PatientContext(f.t), o.Name)
 		if err != nil {
 			f.t.Fatal(err)
 		}
