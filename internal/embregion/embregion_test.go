@@ -281,6 +281,14 @@ func TestChangesDuringCopy(t *testing.T) {
 	}
 }
 
+// stopClock has an owner and a reader see the same time from now on, so that no lease ends by itself.
+func stopClock(o *Owner, v *view) (now time.Time) {
+	now = time.Now()
+	o.now = func() time.Time { return now }
+	v.now = o.now
+	return now
+}
+
 // TestLeases: an entry which is being copied is leased, in its generation, until the copy ends; a lease without an end
 // holds for MaxLease alone, and no value of its words for longer. With all leases taken, copies go on without.
 func TestLeases(t *testing.T) {
@@ -290,6 +298,7 @@ func TestLeases(t *testing.T) {
 	r := runReaders(t, o.Addr())
 	v := r.beginRead(o.Addr())
 	defer v.reading.Done()
+	now := stopClock(o, v)
 	leased := func(what string, n int) {
 		t.Helper()
 		keys := o.AppendLeased(nil)
@@ -320,7 +329,7 @@ func TestLeases(t *testing.T) {
 		"none":               {0, generation, MaxLease / 2, 0},
 	} {
 		v.notes.word(wordLeaseGeneration).Store(c.generation)
-		v.notes.word(wordLeaseUntil).Store(uint64(time.Now().Add(c.until).UnixNano()))
+		v.notes.word(wordLeaseUntil).Store(uint64(now.Add(c.until).UnixNano()))
 		v.notes.word(wordLeased).Store(c.slot)
 		leased(what, c.holds)
 	}
@@ -346,6 +355,7 @@ func TestLeaseSparesEntry(t *testing.T) {
 	s.put(n, "b")
 	v := r.of.beginRead(o.Addr())
 	defer v.reading.Done()
+	stopClock(o, v)
 	want := wantedOf(n, "a")
 	v.copied = func() { s.put(n, "c") }
 	if _, ok := v.read(want, func([3]int) []byte { return make([]byte, one) }); !ok {

@@ -26,6 +26,7 @@ type OwnerConfig struct {
 type Owner struct {
 	region *xfer.SharedRegion
 	log    *slog.Logger
+	now    func() time.Time // [time.Now], except in tests
 	mu     struct {
 		sync.Mutex
 		layout layout
@@ -54,7 +55,7 @@ func NewOwner(cfg OwnerConfig) (*Owner, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Owner{region: region, log: log}, nil
+	return &Owner{region: region, log: log, now: time.Now}, nil
 }
 
 // Addr is where readers find the region.
@@ -150,7 +151,7 @@ func (o *Owner) AppendLeased(dst []embcache.RowKey) []embcache.RowKey {
 	if o.mu.memory == nil {
 		return dst
 	}
-	now := time.Now().UnixNano()
+	now := o.now().UnixNano()
 	o.region.VisitNotes(func(notes []byte) {
 		for at := 0; at < leaseCount*leaseSize; at += leaseSize {
 			if i, ok := o.leasedLocked(memory(notes), at, now); ok {

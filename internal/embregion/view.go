@@ -17,6 +17,7 @@ type view struct {
 	reading       sync.WaitGroup
 	// copied is called between a copy and its check, in tests.
 	copied func()
+	now    func() time.Time // [time.Now], except in tests
 }
 
 func newView(region, notes []byte) (*view, error) {
@@ -24,7 +25,7 @@ func newView(region, notes []byte) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &view{memory: region, notes: notes, layout: l, epoch: epoch}, nil
+	return &view{memory: region, notes: notes, layout: l, epoch: epoch, now: time.Now}, nil
 }
 
 // awaitEnd returns when no reader uses the view any more, after which none begins to.
@@ -77,7 +78,7 @@ func (v *view) matches(w *slotWords, want *Wanted) bool {
 	data := uint64(v.layout.data)
 	return w.length == uint64(want.Bytes) && w.offset <= data && w.length <= data-w.offset &&
 		w.kind == uint64(want.Kind)|uint64(want.Type)<<8|1<<32 && w.shape == packPair(want.Rows, want.Width) &&
-		(w.until == 0 || time.Now().UnixNano() < int64(w.until))
+		(w.until == 0 || v.now().UnixNano() < int64(w.until))
 }
 
 // beginLease asks the owner not to evict an entry for a while. It returns the place of the lease; -1 if all are taken,
@@ -89,7 +90,7 @@ func (v *view) beginLease(slot int, generation uint64) (place int) {
 		}
 		at := i * leaseSize
 		v.notes.word(at + wordLeaseGeneration).Store(generation)
-		v.notes.word(at + wordLeaseUntil).Store(uint64(time.Now().Add(MaxLease).UnixNano()))
+		v.notes.word(at + wordLeaseUntil).Store(uint64(v.now().Add(MaxLease).UnixNano()))
 		v.notes.word(at + wordLeased).Store(uint64(slot) + 1)
 		return i
 	}

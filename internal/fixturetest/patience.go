@@ -1,6 +1,7 @@
 package fixturetest
 
 import (
+	"context"
 	"testing"
 	"time"
 )
@@ -17,4 +18,13 @@ func TimeLeft(t *testing.T) time.Duration {
 		return 24 * time.Hour
 	}
 	return max(time.Until(end)-lastWords, 0)
+}
+
+// PatientContext returns a context which ends after half of TimeLeft, so that a failed wait leaves time for the others.
+// NATS' client library gives a call without a deadline 5 s, which a busy machine needs. It cannot be called in a
+// synctest bubble.
+func PatientContext(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), TimeLeft(t)/2)
+	t.Cleanup(cancel)
+	return ctx
 }

@@ -25,8 +25,12 @@ type cutProxyConn struct {
 	}
 }
 
-// dialPatience bounds a connection attempt of a proxy or balancer.
-const dialPatience = 2 * time.Second
+const (
+	// dialPatience bounds a connection attempt of a proxy or client, which has no other target.
+	dialPatience = time.Minute
+	// balancerPatience bounds an attempt of a balancer, which tries the next target then.
+	balancerPatience = 2 * time.Second
+)
 
 // newCutProxyConn listens at addr and forwards to target.
 func newCutProxyConn(addr, target string) (*cutProxyConn, error) {
@@ -253,7 +257,7 @@ func (b *connBalancer) serveConn(ctx context.Context, in net.Conn) {
 
 // dialNext connects to the first target which accepts the connection.
 func (b *connBalancer) dialNext(ctx context.Context) net.Conn {
-	d := net.Dialer{Timeout: dialPatience}
+	d := net.Dialer{Timeout: balancerPatience}
 	for _, target := range b.targetOrder() {
 		out, err := d.DialContext(ctx, "tcp", target)
 		if err == nil {

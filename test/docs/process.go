@@ -42,6 +42,9 @@ type childProcess struct {
 	err            error // once done is closed
 }
 
+// terminalPatience is how long what a process wrote to its terminal may take, after its end, to be copied.
+const terminalPatience = time.Minute
+
 // startProcess runs the text of a statement with bash. Output goes to files; a process which serves gets a
 // terminal, as for a reader.
 func (s *docSession) startProcess(text, script string) (*childProcess, error) {
@@ -74,7 +77,7 @@ func (s *docSession) startProcess(text, script string) (*childProcess, error) {
 			_ = terminal.Close()
 			select {
 			case <-copied:
-			case <-time.After(time.Second): // a child of the process still has the terminal
+			case <-time.After(terminalPatience): // a child of the process still has the terminal
 			}
 			_ = errors.Join(out.Close(), errs.Close())
 		}

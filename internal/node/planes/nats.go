@@ -3,7 +3,6 @@ package planes
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -26,7 +25,7 @@ func (p *Set) dialNATS(ctx context.Context, cfg *config.Loaded, log *slog.Logger
 	for said := false; ; said = true {
 		err := p.ConnectNATS(cfg, cfg.NATS.URLs, "penstock "+string(cfg.Command), log)
 		switch {
-		case err == nil || !errors.Is(err, nats.ErrNoServers) && !errors.Is(err, nats.ErrTimeout) && !errors.Is(err, os.ErrDeadlineExceeded):
+		case err == nil || !natsd.IsUnanswered(err):
 			return err
 		case !time.Now().Before(late):
 			return fmt.Errorf("%w: %w (tried for %v, see --nats-wait), or embed one in a process of the fleet with --nats-listen", config.ErrNotReady, err, time.Duration(cfg.NATS.Wait))

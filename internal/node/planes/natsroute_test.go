@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/enginemock/enginemocktest"
-
 	"penstock/internal/config"
+	"penstock/internal/enginemock/enginemocktest"
 	"penstock/internal/plane/natsd"
+	"penstock/internal/plane/natsd/natsdtest"
 )
 
 // Addresses of planes, by the settings and the route to the NATS server.
@@ -88,10 +88,7 @@ func TestRouteOfConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	p := &Set{}
-	if p.Conn, err = natsd.Connect(server.URL(), "test", nil); err != nil {
-		t.Fatal(err)
-	}
+	p := &Set{Conn: natsdtest.Connect(t, server)}
 	cfg := enginemocktest.LoadSettings(t, config.Worker, "NATS="+server.URL())
 	if r, err := p.findNATSRoute(cfg); err != nil || r.isReachableRemotely() || r.shared || r.ip.String() != "127.0.0.1" {
 		t.Errorf("%+v, %v", r, err)

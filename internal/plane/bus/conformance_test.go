@@ -8,6 +8,7 @@ import (
 	"penstock/internal/plane/bus"
 	"penstock/internal/plane/bus/bustest"
 	"penstock/internal/plane/natsd"
+	"penstock/internal/plane/natsd/natsdtest"
 )
 
 func TestNATSEmbedded(t *testing.T) {
@@ -78,16 +79,7 @@ func connect(t *testing.T, cfg natsd.Config) *nats.Conn {
 			t.Error(err)
 		}
 	})
-	connect := s.Connect
-	if s.URL() != "" {
-		connect = func(name string) (*nats.Conn, error) { return natsd.Connect(s.URL(), name, nil) }
-	}
-	nc, err := connect("test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	return nc
+	return natsdtest.Connect(t, s)
 }
 
 func TestMemQueue(t *testing.T) {

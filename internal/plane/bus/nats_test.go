@@ -16,7 +16,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"penstock/core/fault"
+	"penstock/internal/fixturetest"
 	"penstock/internal/plane/natsd"
+	"penstock/internal/plane/natsd/natsdtest"
 )
 
 // startServer starts a server that ends with the test, unless it ended before.
@@ -32,22 +34,6 @@ func startServer(t *testing.T, cfg natsd.Config) *natsd.Server {
 		}
 	})
 	return s
-}
-
-func dial(t *testing.T, s *natsd.Server) *nats.Conn {
-	t.Helper()
-	var nc *nats.Conn
-	var err error
-	if s.URL() == "" {
-		nc, err = s.Connect(t.Name())
-	} else {
-		nc, err = natsd.Connect(s.URL(), t.Name(), nil)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	return nc
 }
 
 func newBus(t *testing.T, nc *nats.Conn, cfg NATSBusConfig) *NATSBus {
@@ -127,9 +113,11 @@ func TestNATSServerRestart(t *testing.T) {
 	cfg := natsd.Config{DataDir: t.TempDir(), Listen: freeAddr(t)}
 	s := startServer(t, cfg)
 	log, lines := newLog()
-	b := newBus(t, dial(t, s), NATSBusConfig{Log: log})
+	b := newBus(t, natsdtest.Connect(t, s), NATSBusConfig{Log: log})
 	got, _ := follow(t, b, testTopic, 0)
-	publish := func(i int) error { return b.Publish(t.Context(), testTopic, "k", []byte(strconv.Itoa(i))) }
+	publish := func(i int) error {
+		return b.Publish(fixturetest.PatientContext(t), testTopic, "k", []byte(strconv.Itoa(i)))
+	}
 	for i := range 100 {
 		if err := publish(i); err != nil {
 			t.Fatal(err)
@@ -170,10 +158,10 @@ func TestNATSServerLosesData(t *testing.T) {
 	cfg := natsd.Config{Listen: freeAddr(t)}
 	s := startServer(t, cfg)
 	log, lines := newLog()
-	b := newBus(t, dial(t, s), NATSBusConfig{Log: log})
+	b := newBus(t, natsdtest.Connect(t, s), NATSBusConfig{Log: log})
 	got, _ := follow(t, b, testTopic, 0)
 	for range 10 {
-		if err := b.Publish(t.Context(), testTopic, "k", []byte("old")); err != nil {
+		if err := b.Publish(fixturetest.PatientContext(t), testTopic, "k", []byte("old")); err != nil {
 			t.Fatal(err)
 		}
 		await(t, "an old message", got)
@@ -184,7 +172,7 @@ func TestNATSServerLosesData(t *testing.T) {
 	startServer(t, cfg)
 	for await(t, "the log of the resumption", lines) != "event stream resumed" {
 	}
-	if err := b.Publish(t.Context(), testTopic, "k", []byte("new")); err != nil {
+	if err := b.Publish(fixturetest.PatientContext(t), testTopic, "k", []byte("new")); err != nil {
 		t.Fatal(err)
 	}
 	if m := await(t, "the first message of the new life", got); m != "1:new" {
@@ -195,7 +183,7 @@ func TestNATSServerLosesData(t *testing.T) {
 // A stream that was replaced by a longer one is read from its beginning, though
 // it has the number that the reader wanted next.
 func TestNATSStreamReplaced(t *testing.T) {
-	nc := dial(t, startServer(t, natsd.Config{}))
+	nc := natsdtest.Connect(t, startServer(t, natsd.Config{}))
 	b, writer := newBus(t, nc, NATSBusConfig{}), newBus(t, nc, NATSBusConfig{})
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -203,7 +191,7 @@ func TestNATSStreamReplaced(t *testing.T) {
 	}
 	publish := func(what string, n int) {
 		for i := range n {
-			if err := writer.Publish(t.Context(), testTopic, "k", fmt.Appendf(nil, "%s%d", what, i)); err != nil {
+			if err := writer.Publish(fixturetest.PatientContext(t), testTopic, "k", fmt.Appendf(nil, "%s%d", what, i)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -211,11 +199,11 @@ func TestNATSStreamReplaced(t *testing.T) {
 	publish("old", 5)
 	var got []string
 	done := errors.New("done")
-	err = b.Subscribe(t.Context(), testTopic, 0, func(m Message) error {
+	err = b.Subscribe(fixturetest.PatientContext(t), testTopic, 0, func(m Message) error {
 		got = append(got, fmt.Sprintf("%d:%s", m.Seq, m.Data))
 		switch len(got) {
 		case 5:
-			if err := js.DeleteStream(t.Context(), "penstock_kv-events"); err != nil {
+			if err := js.DeleteStream(fixturetest.PatientContext(t), "penstock_kv-events"); err != nil {
 				return err
 			}
 			publish("new", 10)
@@ -232,17 +220,17 @@ func TestNATSStreamReplaced(t *testing.T) {
 
 // The stream is deleted under a publisher: the next message creates it again.
 func TestNATSStreamDeleted(t *testing.T) {
-	nc := dial(t, startServer(t, natsd.Config{}))
+	nc := natsdtest.Connect(t, startServer(t, natsd.Config{}))
 	b := newBus(t, nc, NATSBusConfig{})
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for round := range 2 {
-		if err := b.Publish(t.Context(), testTopic, "k", []byte("x")); err != nil {
+		if err := b.Publish(fixturetest.PatientContext(t), testTopic, "k", []byte("x")); err != nil {
 			t.Fatalf("round %d: %v", round, err)
 		}
-		if err := js.DeleteStream(t.Context(), "penstock_kv-events"); err != nil {
+		if err := js.DeleteStream(fixturetest.PatientContext(t), "penstock_kv-events"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -251,17 +239,17 @@ func TestNATSStreamDeleted(t *testing.T) {
 // Connections that break during a replay cost time, not messages.
 func TestNATSReconnectsDuringReplay(t *testing.T) {
 	s := startServer(t, natsd.Config{Listen: "127.0.0.1:0"})
-	b := newBus(t, dial(t, s), NATSBusConfig{})
+	b := newBus(t, natsdtest.Connect(t, s), NATSBusConfig{})
 	const n = 3000
 	for i := range n {
-		if err := b.Publish(t.Context(), testTopic, "k", []byte(strconv.Itoa(i))); err != nil {
+		if err := b.Publish(fixturetest.PatientContext(t), testTopic, "k", []byte(strconv.Itoa(i))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	nc := dial(t, s)
+	nc := natsdtest.Connect(t, s)
 	reader := newBus(t, nc, NATSBusConfig{})
 	seen, readyAt := 0, 0
-	err := reader.Subscribe(t.Context(), testTopic, 0, func(m Message) error {
+	err := reader.Subscribe(fixturetest.PatientContext(t), testTopic, 0, func(m Message) error {
 		if want := strconv.Itoa(seen); string(m.Data) != want || m.Seq != uint64(seen+1) {
 			return fmt.Errorf("message %d has number %d and data %s", seen, m.Seq, m.Data)
 		}
@@ -283,13 +271,13 @@ func TestNATSReconnectsDuringReplay(t *testing.T) {
 
 func TestNATSConnectionClosed(t *testing.T) {
 	for _, topic := range []Topic{testTopic, {Name: "load"}} {
-		nc := dial(t, startServer(t, natsd.Config{}))
+		nc := natsdtest.Connect(t, startServer(t, natsd.Config{}))
 		b := newBus(t, nc, NATSBusConfig{})
-		err := b.Subscribe(t.Context(), topic, 0, func(Message) error { return nil }, nc.Close)
+		err := b.Subscribe(fixturetest.PatientContext(t), topic, 0, func(Message) error { return nil }, nc.Close)
 		if fault.CodeOf(err) != fault.Unavailable {
 			t.Errorf("%s: Subscribe returned %v, want Unavailable", topic.Name, err)
 		}
-		if err := b.Publish(t.Context(), topic, "k", nil); fault.CodeOf(err) != fault.Unavailable {
+		if err := b.Publish(fixturetest.PatientContext(t), topic, "k", nil); fault.CodeOf(err) != fault.Unavailable {
 			t.Errorf("%s: Publish returned %v, want Unavailable", topic.Name, err)
 		}
 	}
@@ -298,8 +286,8 @@ func TestNATSConnectionClosed(t *testing.T) {
 // Subscriptions to topics that are not durable return with the connection too.
 func TestNATSGossipAfterReconnect(t *testing.T) {
 	s := startServer(t, natsd.Config{Listen: "127.0.0.1:0"})
-	nc := dial(t, s)
-	b, other := newBus(t, nc, NATSBusConfig{}), newBus(t, dial(t, s), NATSBusConfig{})
+	nc := natsdtest.Connect(t, s)
+	b, other := newBus(t, nc, NATSBusConfig{}), newBus(t, natsdtest.Connect(t, s), NATSBusConfig{})
 	topic := Topic{Name: "load"}
 	got, ready := follow(t, b, topic, 0)
 	await(t, "ready", ready)
@@ -312,7 +300,7 @@ func TestNATSGossipAfterReconnect(t *testing.T) {
 	if err := nc.FlushTimeout(5 * time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	if err := other.Publish(t.Context(), topic, "k", []byte("x")); err != nil {
+	if err := other.Publish(fixturetest.PatientContext(t), topic, "k", []byte("x")); err != nil {
 		t.Fatal(err)
 	}
 	if m := await(t, "a message", got); m != "0:x" {
@@ -322,20 +310,20 @@ func TestNATSGossipAfterReconnect(t *testing.T) {
 
 // A stream's limits follow the topic; what else an operator set stays.
 func TestNATSLimits(t *testing.T) {
-	nc := dial(t, startServer(t, natsd.Config{}))
+	nc := natsdtest.Connect(t, startServer(t, natsd.Config{}))
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
 	config := func() jetstream.StreamConfig {
-		s, err := js.Stream(t.Context(), "cluster-1+x_a+b")
+		s, err := js.Stream(fixturetest.PatientContext(t), "cluster-1+x_a+b")
 		if err != nil {
 			t.Fatal(err)
 		}
 		return s.CachedInfo().Config
 	}
 	topic := Topic{Name: "a.b", Durable: true}
-	if err := newBus(t, nc, NATSBusConfig{Prefix: "cluster-1.x"}).Publish(t.Context(), topic, "k", nil); err != nil {
+	if err := newBus(t, nc, NATSBusConfig{Prefix: "cluster-1.x"}).Publish(fixturetest.PatientContext(t), topic, "k", nil); err != nil {
 		t.Fatal(err)
 	}
 	c := config()
@@ -344,11 +332,11 @@ func TestNATSLimits(t *testing.T) {
 		t.Errorf("created with %+v", c)
 	}
 	c.Description = "the operator's"
-	if _, err := js.UpdateStream(t.Context(), c); err != nil {
+	if _, err := js.UpdateStream(fixturetest.PatientContext(t), c); err != nil {
 		t.Fatal(err)
 	}
 	topic.MaxBytes, topic.MaxAge = 1<<20, time.Minute
-	if err := newBus(t, nc, NATSBusConfig{Prefix: "cluster-1.x"}).Publish(t.Context(), topic, "k", nil); err != nil {
+	if err := newBus(t, nc, NATSBusConfig{Prefix: "cluster-1.x"}).Publish(fixturetest.PatientContext(t), topic, "k", nil); err != nil {
 		t.Fatal(err)
 	}
 	if c = config(); c.MaxBytes != 1<<20 || c.MaxAge != time.Minute || c.Description != "the operator's" {
@@ -358,20 +346,20 @@ func TestNATSLimits(t *testing.T) {
 
 // A topic that the server refuses is an error, not a silent wait.
 func TestNATSRefused(t *testing.T) {
-	b := newBus(t, dial(t, startServer(t, natsd.Config{MaxStore: 1 << 20})), NATSBusConfig{})
+	b := newBus(t, natsdtest.Connect(t, startServer(t, natsd.Config{MaxStore: 1 << 20})), NATSBusConfig{})
 	topic := Topic{Name: "t", Durable: true, MaxBytes: 1 << 30}
-	err := b.Subscribe(t.Context(), topic, 0, func(Message) error { return nil }, nil)
+	err := b.Subscribe(fixturetest.PatientContext(t), topic, 0, func(Message) error { return nil }, nil)
 	if fault.CodeOf(err) != fault.Unavailable || !strings.Contains(err.Error(), "storage") {
 		t.Errorf("Subscribe returned %v, want Unavailable for want of storage", err)
 	}
-	if err := b.Publish(t.Context(), topic, "k", nil); fault.CodeOf(err) != fault.Unavailable || !strings.Contains(err.Error(), "JetStream has no room: free disk space") {
+	if err := b.Publish(fixturetest.PatientContext(t), topic, "k", nil); fault.CodeOf(err) != fault.Unavailable || !strings.Contains(err.Error(), "JetStream has no room: free disk space") {
 		t.Errorf("Publish returned %v, want Unavailable with what to do", err)
 	}
 }
 
 // Messages of others on our subjects are counted and ignored.
 func TestNATSMalformedSubject(t *testing.T) {
-	nc := dial(t, startServer(t, natsd.Config{}))
+	nc := natsdtest.Connect(t, startServer(t, natsd.Config{}))
 	b := newBus(t, nc, NATSBusConfig{})
 	for _, topic := range []Topic{testTopic, {Name: "load"}} {
 		before := b.Malformed()
@@ -446,7 +434,7 @@ func TestNATSLeavingDuringCreation(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		nc := dial(t, s)
+		nc := natsdtest.Connect(t, s)
 		b := newBus(t, nc, NATSBusConfig{})
 		ctx, leave := context.WithTimeout(t.Context(), time.Duration(n)*25*time.Microsecond)
 		_ = b.Publish(ctx, Topic{Name: "left", Durable: true}, "k", nil) // may or may not be in time

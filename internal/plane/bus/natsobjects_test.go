@@ -11,7 +11,9 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"penstock/core/fault"
+	"penstock/internal/fixturetest"
 	"penstock/internal/plane/natsd"
+	"penstock/internal/plane/natsd/natsdtest"
 )
 
 func newObjects(t *testing.T, nc *nats.Conn, maxBytes int64) *NATSObjects {
@@ -56,8 +58,8 @@ func (o *NATSObjects) follow(t *testing.T) (f objectFollower, all []string) {
 // gone when one deletes it, and leaves nothing.
 func TestNATSObjects(t *testing.T) {
 	server := startServer(t, natsd.Config{})
-	one, two := newObjects(t, dial(t, server), 64<<20), newObjects(t, dial(t, server), 64<<20)
-	ctx, large := t.Context(), bytes.Repeat([]byte("0123456789"), 100_000)
+	one, two := newObjects(t, natsdtest.Connect(t, server), 64<<20), newObjects(t, natsdtest.Connect(t, server), 64<<20)
+	ctx, large := fixturetest.PatientContext(t), bytes.Repeat([]byte("0123456789"), 100_000)
 	if _, err := two.GetObject(ctx, "a", 10); fault.CodeOf(err) != fault.NotFound {
 		t.Errorf("of an empty bucket: %v", err)
 	}
@@ -126,12 +128,12 @@ func TestNATSObjectsRace(t *testing.T) {
 	server := startServer(t, natsd.Config{})
 	var all []*NATSObjects
 	for range 4 {
-		all = append(all, newObjects(t, dial(t, server), 64<<20))
+		all = append(all, newObjects(t, natsdtest.Connect(t, server), 64<<20))
 	}
 	data := bytes.Repeat([]byte("x"), 3*chunkSize)
 	errs := make(chan error, len(all))
 	for _, o := range all {
-		go func() { errs <- o.PutObject(t.Context(), "a", data) }()
+		go func() { errs <- o.PutObject(fixturetest.PatientContext(t), "a", data) }()
 	}
 	put := 0
 	for range all {
@@ -145,7 +147,7 @@ func TestNATSObjectsRace(t *testing.T) {
 	if n := all[0].archive.chunks(t); put != 1 || len(n) != 1 {
 		t.Errorf("%d have put it, chunks of %v are left", put, n)
 	}
-	if got, err := all[3].GetObject(t.Context(), "a", 1<<30); err != nil || !bytes.Equal(got, data) {
+	if got, err := all[3].GetObject(fixturetest.PatientContext(t), "a", 1<<30); err != nil || !bytes.Equal(got, data) {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
 }
@@ -153,27 +155,27 @@ func TestNATSObjectsRace(t *testing.T) {
 // TestNATSObjectsDamage: an object whose chunks are missing or other ones is Conflict, and can be deleted. Chunks of a
 // writer which crashed are removed when another process begins to follow.
 func TestNATSObjectsDamage(t *testing.T) {
-	o := newObjects(t, dial(t, startServer(t, natsd.Config{})), 64<<20)
-	if err := o.PutObject(t.Context(), "a", bytes.Repeat([]byte("x"), 3*chunkSize)); err != nil {
+	o := newObjects(t, natsdtest.Connect(t, startServer(t, natsd.Config{})), 64<<20)
+	if err := o.PutObject(fixturetest.PatientContext(t), "a", bytes.Repeat([]byte("x"), 3*chunkSize)); err != nil {
 		t.Fatal(err)
 	}
 	for subject := range o.archive.chunks(t) {
-		s, err := o.archive.js.Stream(t.Context(), o.archive.streamName())
+		s, err := o.archive.js.Stream(fixturetest.PatientContext(t), o.archive.streamName())
 		if err != nil {
 			t.Fatal(err)
 		}
-		last, err := s.GetLastMsgForSubject(t.Context(), subject)
+		last, err := s.GetLastMsgForSubject(fixturetest.PatientContext(t), subject)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.DeleteMsg(t.Context(), last.Sequence); err != nil {
+		if err := s.DeleteMsg(fixturetest.PatientContext(t), last.Sequence); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := o.GetObject(t.Context(), "a", 1<<30); fault.CodeOf(err) != fault.Conflict {
+	if _, err := o.GetObject(fixturetest.PatientContext(t), "a", 1<<30); fault.CodeOf(err) != fault.Conflict {
 		t.Errorf("with a chunk missing: %v", err)
 	}
-	if err := o.DeleteObject(t.Context(), "a"); err != nil {
+	if err := o.DeleteObject(fixturetest.PatientContext(t), "a"); err != nil {
 		t.Error(err)
 	}
 	leave(t, o.archive, "dead", 3)
@@ -186,20 +188,20 @@ func TestNATSObjectsDamage(t *testing.T) {
 
 // TestNATSObjectsFull: a full bucket refuses an object, and keeps nothing of it.
 func TestNATSObjectsFull(t *testing.T) {
-	o := newObjects(t, dial(t, startServer(t, natsd.Config{})), 2<<20)
-	if err := o.PutObject(t.Context(), "a", make([]byte, 1<<20)); err != nil {
+	o := newObjects(t, natsdtest.Connect(t, startServer(t, natsd.Config{})), 2<<20)
+	if err := o.PutObject(fixturetest.PatientContext(t), "a", make([]byte, 1<<20)); err != nil {
 		t.Fatal(err)
 	}
-	if err := o.PutObject(t.Context(), "b", make([]byte, 1<<20)); fault.CodeOf(err) != fault.Unavailable {
+	if err := o.PutObject(fixturetest.PatientContext(t), "b", make([]byte, 1<<20)); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("beyond the size: %v", err)
 	}
 	if n := o.archive.chunks(t); len(n) != 1 {
 		t.Errorf("chunks of %v are left", n)
 	}
-	if err := o.DeleteObject(t.Context(), "a"); err != nil {
+	if err := o.DeleteObject(fixturetest.PatientContext(t), "a"); err != nil {
 		t.Error(err)
 	}
-	if err := o.PutObject(t.Context(), "b", make([]byte, 1<<20)); err != nil {
+	if err := o.PutObject(fixturetest.PatientContext(t), "b", make([]byte, 1<<20)); err != nil {
 		t.Errorf("with room again: %v", err)
 	}
 }

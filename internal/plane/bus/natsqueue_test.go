@@ -14,7 +14,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"penstock/core/fault"
+	"penstock/internal/fixturetest"
 	"penstock/internal/plane/natsd"
+	"penstock/internal/plane/natsd/natsdtest"
 )
 
 // openNATSQueue opens the queue ns.prefill as a process of its own does.
@@ -39,18 +41,18 @@ func openJetStream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
 
 // The messages and the settings of the server are those of docs/format/queue.md.
 func TestNATSQueueFormat(t *testing.T) {
-	nc := dial(t, startServer(t, natsd.Config{}))
+	nc := natsdtest.Connect(t, startServer(t, natsd.Config{}))
 	js := openJetStream(t, nc)
 	q := openNATSQueue(t, nc, QueueConfig{MaxAttempts: 1})
-	if err := q.Put(t.Context(), Job{ID: "r-1.0", Data: []byte(`{"handle":7}`), Lifetime: 2500*time.Millisecond - 1}); err != nil {
+	if err := q.Put(fixturetest.PatientContext(t), Job{ID: "r-1.0", Data: []byte(`{"handle":7}`), Lifetime: 2500*time.Millisecond - 1}); err != nil {
 		t.Fatal(err)
 	}
 	stored := func(stream string) string {
-		s, err := js.Stream(t.Context(), stream)
+		s, err := js.Stream(fixturetest.PatientContext(t), stream)
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := s.GetMsg(t.Context(), 1)
+		m, err := s.GetMsg(fixturetest.PatientContext(t), 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -66,7 +68,7 @@ func TestNATSQueueFormat(t *testing.T) {
 		t.Errorf("the job is\n%s, want\n%s", got, want)
 	}
 	d := mustPull(t, q, "r-1.0", 1)
-	if err := q.Release(t.Context(), d); err != nil {
+	if err := q.Release(fixturetest.PatientContext(t), d); err != nil {
 		t.Fatal(err)
 	}
 	mustPut(t, q, "next", time.Minute)
@@ -76,7 +78,7 @@ func TestNATSQueueFormat(t *testing.T) {
 		t.Errorf("the dead letter is\n%s, want\n%s", got, want)
 	}
 
-	jobs, err := js.Stream(t.Context(), "penstock_ns+prefill+jobs")
+	jobs, err := js.Stream(fixturetest.PatientContext(t), "penstock_ns+prefill+jobs")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +87,7 @@ func TestNATSQueueFormat(t *testing.T) {
 	if want := "[penstock.ns.prefill.jobs.*] File WorkQueue DiscardNew 1024 6144 10m0s 10m0s true 1"; got != want {
 		t.Errorf("the stream of jobs is %s, want %s", got, want)
 	}
-	workers, err := jobs.Consumer(t.Context(), "workers")
+	workers, err := jobs.Consumer(fixturetest.PatientContext(t), "workers")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +96,7 @@ func TestNATSQueueFormat(t *testing.T) {
 	if want := "workersAckExplicit all 2s -1 -1 8192"; got != want {
 		t.Errorf("the consumer is %s, want %s", got, want)
 	}
-	dead, err := js.Stream(t.Context(), "penstock_ns+prefill+dead")
+	dead, err := js.Stream(fixturetest.PatientContext(t), "penstock_ns+prefill+dead")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +109,7 @@ func TestNATSQueueFormat(t *testing.T) {
 
 // The limits of the process which came last hold.
 func TestNATSQueueLimitsChange(t *testing.T) {
-	nc := dial(t, startServer(t, natsd.Config{}))
+	nc := natsdtest.Connect(t, startServer(t, natsd.Config{}))
 	js := openJetStream(t, nc)
 	for _, cfg := range []QueueConfig{
 		{Lease: time.Second, MaxJobs: 7, MaxLifetime: time.Minute},
@@ -115,14 +117,14 @@ func TestNATSQueueLimitsChange(t *testing.T) {
 		{Lease: 2 * time.Second, MaxJobs: 8, MaxLifetime: time.Second},
 	} {
 		q := openNATSQueue(t, nc, cfg)
-		if _, err := q.DescribeDepth(t.Context()); err != nil {
+		if _, err := q.DescribeDepth(fixturetest.PatientContext(t)); err != nil {
 			t.Fatal(err)
 		}
-		c, err := js.Consumer(t.Context(), "penstock_ns+prefill+jobs", "workers")
+		c, err := js.Consumer(fixturetest.PatientContext(t), "penstock_ns+prefill+jobs", "workers")
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := js.Stream(t.Context(), "penstock_ns+prefill+jobs")
+		s, err := js.Stream(fixturetest.PatientContext(t), "penstock_ns+prefill+jobs")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -138,18 +140,18 @@ func TestNATSQueueBetweenProcesses(t *testing.T) {
 	s := startServer(t, natsd.Config{Listen: "127.0.0.1:0"})
 	const lease = 100 * time.Millisecond
 	cfg := QueueConfig{Lease: lease, MaxAttempts: 1000}
-	putter, slow, other := openNATSQueue(t, dial(t, s), cfg), openNATSQueue(t, dial(t, s), cfg), openNATSQueue(t, dial(t, s), cfg)
+	putter, slow, other := openNATSQueue(t, natsdtest.Connect(t, s), cfg), openNATSQueue(t, natsdtest.Connect(t, s), cfg), openNATSQueue(t, natsdtest.Connect(t, s), cfg)
 	mustPut(t, putter, "a", 5*time.Minute)
 	first := mustPull(t, slow, "a", 1)
 	pulled := time.Now()
 	second := mustPull(t, other, "a", 2)
 	<-time.After(time.Until(pulled.Add(lease)))
-	if err := slow.Ack(t.Context(), first); fault.CodeOf(err) != fault.Conflict {
+	if err := slow.Ack(fixturetest.PatientContext(t), first); fault.CodeOf(err) != fault.Conflict {
 		t.Errorf("ack of the first attempt: %v", err)
 	}
 	// A machine on which an acknowledgement takes longer than the lease delivers the job once more.
 	for attempt := 3; ; attempt++ {
-		err := other.Ack(t.Context(), second)
+		err := other.Ack(fixturetest.PatientContext(t), second)
 		if err == nil || fault.CodeOf(err) == fault.Unavailable {
 			break
 		}
@@ -165,13 +167,13 @@ func TestNATSQueueBetweenProcesses(t *testing.T) {
 func TestNATSQueueServerRestart(t *testing.T) {
 	cfg := natsd.Config{DataDir: t.TempDir(), Listen: freeAddr(t)}
 	s := startServer(t, cfg)
-	nc := dial(t, s)
+	nc := natsdtest.Connect(t, s)
 	q := openNATSQueue(t, nc, QueueConfig{Lease: time.Hour, MaxAttempts: 2, MaxLifetime: time.Hour})
 	for _, id := range []string{"dead", "held", "waits"} {
 		mustPut(t, q, id, time.Hour)
 	}
 	release := func(d Delivery) {
-		if err := q.Release(t.Context(), d); err != nil {
+		if err := q.Release(fixturetest.PatientContext(t), d); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -184,7 +186,7 @@ func TestNATSQueueServerRestart(t *testing.T) {
 	}
 	waited := make(chan error)
 	go func() {
-		_, err := idle.Pull(t.Context())
+		_, err := idle.Pull(fixturetest.PatientContext(t))
 		waited <- err
 	}()
 	awaitIdleWorker(t, nc, "penstock_ns+idle+jobs")
@@ -194,13 +196,13 @@ func TestNATSQueueServerRestart(t *testing.T) {
 	if err := await(t, "the end of Pull", waited); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("Pull when the connection is lost: %v", err)
 	}
-	_, pullErr := q.Pull(t.Context())
-	_, depthErr := q.DescribeDepth(t.Context())
-	_, listErr := q.ListDead(t.Context())
+	_, pullErr := q.Pull(fixturetest.PatientContext(t))
+	_, depthErr := q.DescribeDepth(fixturetest.PatientContext(t))
+	_, listErr := q.ListDead(fixturetest.PatientContext(t))
 	for name, err := range map[string]error{
-		"put":  q.Put(t.Context(), Job{ID: "x", Lifetime: time.Second}),
-		"pull": pullErr, "depth": depthErr, "list": listErr, "drop": q.DropDead(t.Context(), "x"),
-		"extend": q.Extend(t.Context(), held), "release": q.Release(t.Context(), held), "ack": q.Ack(t.Context(), held),
+		"put":  q.Put(fixturetest.PatientContext(t), Job{ID: "x", Lifetime: time.Second}),
+		"pull": pullErr, "depth": depthErr, "list": listErr, "drop": q.DropDead(fixturetest.PatientContext(t), "x"),
+		"extend": q.Extend(fixturetest.PatientContext(t), held), "release": q.Release(fixturetest.PatientContext(t), held), "ack": q.Ack(fixturetest.PatientContext(t), held),
 	} {
 		if fault.CodeOf(err) != fault.Unavailable {
 			t.Errorf("%s without a server: %v", name, err)
@@ -211,20 +213,20 @@ func TestNATSQueueServerRestart(t *testing.T) {
 	await(t, "the connection", reconnected)
 	mustPut(t, q, "waits", time.Hour) // it is known still
 	release(held)
-	held, err = q.Pull(t.Context())
+	held, err = q.Pull(fixturetest.PatientContext(t))
 	if err != nil || held.ID != "held" || held.Attempt < 1 || held.Attempt > 2 { // 1 if the server did not store the first
 		t.Fatalf("pulled attempt %d of %q, error %v, want the second of held, or the first again", held.Attempt, held.ID, err)
 	}
 	waits := mustPull(t, q, "waits", 1)
-	if depth, err := q.DescribeDepth(t.Context()); err != nil || depth.Waiting != 0 || depth.Started != 2 {
+	if depth, err := q.DescribeDepth(fixturetest.PatientContext(t)); err != nil || depth.Waiting != 0 || depth.Started != 2 {
 		t.Errorf("depth %+v, error %v", depth, err)
 	}
 	for _, d := range []Delivery{held, waits} {
-		if err := q.Ack(t.Context(), d); err != nil {
+		if err := q.Ack(fixturetest.PatientContext(t), d); err != nil {
 			t.Errorf("ack of %s: %v", d.ID, err)
 		}
 	}
-	if list, err := q.ListDead(t.Context()); err != nil || len(list) != 1 || list[0].ID != "dead" || list[0].Attempts != 2 {
+	if list, err := q.ListDead(fixturetest.PatientContext(t)); err != nil || len(list) != 1 || list[0].ID != "dead" || list[0].Attempts != 2 {
 		t.Errorf("dead letters %+v, error %v", list, err)
 	}
 }
@@ -233,8 +235,7 @@ func TestNATSQueueServerRestart(t *testing.T) {
 func awaitIdleWorker(t *testing.T, nc *nats.Conn, stream string) {
 	t.Helper()
 	js := openJetStream(t, nc)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // the library's own limit is 5 s
-	defer cancel()
+	ctx := fixturetest.PatientContext(t)
 	for {
 		c, err := js.Consumer(ctx, stream, "workers")
 		if err == nil && c.CachedInfo().NumWaiting > 0 {
@@ -248,32 +249,32 @@ func awaitIdleWorker(t *testing.T, nc *nats.Conn, stream string) {
 
 // When the stream or the consumer is deleted, jobs are lost, and the queue goes on.
 func TestNATSQueueDeleted(t *testing.T) {
-	nc := dial(t, startServer(t, natsd.Config{}))
+	nc := natsdtest.Connect(t, startServer(t, natsd.Config{}))
 	js := openJetStream(t, nc)
 	q := openNATSQueue(t, nc, QueueConfig{Lease: time.Hour})
 	const stream = "penstock_ns+prefill+jobs"
 	for i, remove := range []func() error{
-		func() error { return js.DeleteConsumer(t.Context(), stream, "workers") },
-		func() error { return js.DeleteStream(t.Context(), stream) },
+		func() error { return js.DeleteConsumer(fixturetest.PatientContext(t), stream, "workers") },
+		func() error { return js.DeleteStream(fixturetest.PatientContext(t), stream) },
 	} {
 		mustPut(t, q, fmt.Sprint("before ", i), time.Minute)
 		held := mustPull(t, q, fmt.Sprint("before ", i), 1)
 		if err := remove(); err != nil {
 			t.Fatal(err)
 		}
-		if err := q.Ack(t.Context(), held); fault.CodeOf(err) != fault.Unavailable {
+		if err := q.Ack(fixturetest.PatientContext(t), held); fault.CodeOf(err) != fault.Unavailable {
 			t.Errorf("%d: ack of a job which the server does not know: %v", i, err)
 		}
-		if _, err := q.Pull(t.Context()); fault.CodeOf(err) != fault.Unavailable {
+		if _, err := q.Pull(fixturetest.PatientContext(t)); fault.CodeOf(err) != fault.Unavailable {
 			t.Errorf("%d: the first Pull: %v", i, err)
 		}
 		mustPut(t, q, fmt.Sprint("after ", i), time.Minute)
 		for { // of a deleted consumer all jobs come again
-			d, err := q.Pull(t.Context())
+			d, err := q.Pull(fixturetest.PatientContext(t))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := q.Ack(t.Context(), d); err != nil {
+			if err := q.Ack(fixturetest.PatientContext(t), d); err != nil {
 				t.Fatal(err)
 			}
 			if d.ID == fmt.Sprint("after ", i) {
@@ -285,10 +286,10 @@ func TestNATSQueueDeleted(t *testing.T) {
 
 // Messages which are no jobs are removed and counted.
 func TestNATSQueueMalformed(t *testing.T) {
-	nc := dial(t, startServer(t, natsd.Config{}))
+	nc := natsdtest.Connect(t, startServer(t, natsd.Config{}))
 	js := openJetStream(t, nc)
 	q := openNATSQueue(t, nc, QueueConfig{Lease: time.Hour})
-	if _, err := q.DescribeDepth(t.Context()); err != nil {
+	if _, err := q.DescribeDepth(fixturetest.PatientContext(t)); err != nil {
 		t.Fatal(err)
 	}
 	bad := []*nats.Msg{
@@ -300,36 +301,36 @@ func TestNATSQueueMalformed(t *testing.T) {
 		{Subject: "penstock.ns.prefill.jobs.large", Header: nats.Header{lifetimeHeader: {"1000"}}, Data: make([]byte, MaxJob+1)},
 	}
 	for _, m := range bad {
-		if _, err := js.PublishMsg(t.Context(), m); err != nil {
+		if _, err := js.PublishMsg(fixturetest.PatientContext(t), m); err != nil {
 			t.Fatal(err)
 		}
 	}
 	mustPut(t, q, "good", time.Minute)
-	if err := q.Ack(t.Context(), mustPull(t, q, "good", 1)); err != nil {
+	if err := q.Ack(fixturetest.PatientContext(t), mustPull(t, q, "good", 1)); err != nil {
 		t.Fatal(err)
 	}
-	if depth, err := q.DescribeDepth(t.Context()); err != nil || depth.Waiting+depth.Started != 0 {
+	if depth, err := q.DescribeDepth(fixturetest.PatientContext(t)); err != nil || depth.Waiting+depth.Started != 0 {
 		t.Errorf("depth %+v, error %v", depth, err)
 	}
 	if n := q.bus.Malformed(); n != uint64(len(bad)) {
 		t.Errorf("%d malformed messages, want %d", n, len(bad))
 	}
-	if _, err := q.bus.openStream(t.Context(), &q.dead); err != nil {
+	if _, err := q.bus.openStream(fixturetest.PatientContext(t), &q.dead); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := js.Publish(t.Context(), "penstock.ns.prefill.dead.bad", nil); err != nil {
+	if _, err := js.Publish(fixturetest.PatientContext(t), "penstock.ns.prefill.dead.bad", nil); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := q.ListDead(t.Context()); err != nil || len(list) != 0 || q.bus.Malformed() != uint64(len(bad))+1 {
+	if list, err := q.ListDead(fixturetest.PatientContext(t)); err != nil || len(list) != 0 || q.bus.Malformed() != uint64(len(bad))+1 {
 		t.Errorf("dead letters %+v, error %v, %d malformed", list, err, q.bus.Malformed())
 	}
 }
 
 // The server removes a job which no worker acknowledges when its time is up.
 func TestNATSQueueServerRemovesExpired(t *testing.T) {
-	nc := dial(t, startServer(t, natsd.Config{}))
+	nc := natsdtest.Connect(t, startServer(t, natsd.Config{}))
 	q := openNATSQueue(t, nc, QueueConfig{Lease: time.Hour})
-	if _, err := q.DescribeDepth(t.Context()); err != nil {
+	if _, err := q.DescribeDepth(fixturetest.PatientContext(t)); err != nil {
 		t.Fatal(err)
 	}
 	ended, err := nc.SubscribeSync(jetstreamTerminated)
@@ -337,16 +338,16 @@ func TestNATSQueueServerRemovesExpired(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustPut(t, q, "a", time.Millisecond)
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(fixturetest.PatientContext(t))
 	waited := make(chan error)
 	go func() { // gets the job, or finds that it has expired, which it leaves to the server
 		_, err := q.Pull(ctx)
 		waited <- err
 	}()
-	if _, err := ended.NextMsgWithContext(t.Context()); err != nil {
+	if _, err := ended.NextMsgWithContext(fixturetest.PatientContext(t)); err != nil {
 		t.Fatal(err)
 	}
-	if depth, err := q.DescribeDepth(t.Context()); err != nil || depth.Waiting+depth.Started != 0 {
+	if depth, err := q.DescribeDepth(fixturetest.PatientContext(t)); err != nil || depth.Waiting+depth.Started != 0 {
 		t.Errorf("depth %+v, error %v", depth, err)
 	}
 	cancel()

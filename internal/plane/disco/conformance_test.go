@@ -5,11 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"penstock/internal/plane/disco"
 	"penstock/internal/plane/disco/discotest"
 	"penstock/internal/plane/natsd"
+	"penstock/internal/plane/natsd/natsdtest"
 )
 
 func TestMem(t *testing.T) {
@@ -68,16 +67,7 @@ func openNATS(t *testing.T, cfg natsd.Config) disco.Registry {
 			t.Error(err)
 		}
 	})
-	connect := s.Connect
-	if s.URL() != "" {
-		connect = func(name string) (*nats.Conn, error) { return natsd.Connect(s.URL(), name, nil) }
-	}
-	nc, err := connect("test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	r, err := disco.NewNATSRegistry(nc, disco.NATSRegistryConfig{TTL: 2 * time.Second})
+	r, err := disco.NewNATSRegistry(natsdtest.Connect(t, s), disco.NATSRegistryConfig{TTL: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,12 +9,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/internal/fixturetest"
 	"penstock/internal/plane/natsd"
+	"penstock/internal/plane/natsd/natsdtest"
 )
 
 // ttl leaves refreshes, a third of it apart, room on a busy machine. The tests
@@ -38,21 +39,10 @@ func startServer(t *testing.T, cfg natsd.Config) *natsd.Server {
 // open returns a registry with a connection of its own, as another process has.
 func open(t *testing.T, s *natsd.Server, cfg NATSRegistryConfig) *NATSRegistry {
 	t.Helper()
-	var nc *nats.Conn
-	var err error
-	if s.URL() == "" {
-		nc, err = s.Connect(t.Name())
-	} else {
-		nc, err = natsd.Connect(s.URL(), t.Name(), nil)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
 	if cfg.TTL == 0 {
 		cfg.TTL = ttl
 	}
-	r, err := NewNATSRegistry(nc, cfg)
+	r, err := NewNATSRegistry(natsdtest.Connect(t, s), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +112,7 @@ func instance(id kv.WorkerID, addr string) Instance {
 
 func register(t *testing.T, r *NATSRegistry, in Instance) Lease {
 	t.Helper()
-	l, err := r.Register(t.Context(), in)
+	l, err := r.Register(fixturetest.PatientContext(t), in)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,11 +122,11 @@ func register(t *testing.T, r *NATSRegistry, in Instance) Lease {
 // rawKeys follows the bucket itself: each write of a key, with its operation.
 func rawKeys(t *testing.T, r *NATSRegistry, filter string) <-chan jetstream.KeyValueEntry {
 	t.Helper()
-	b, err := r.openBucket(t.Context())
+	b, err := r.openBucket(fixturetest.PatientContext(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := b.Watch(t.Context(), filter)
+	w, err := b.Watch(fixturetest.PatientContext(t), filter)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +193,7 @@ func TestNATSRefreshesWakeNoSink(t *testing.T) {
 	if d := time.Since(start); d < 2*ttl {
 		t.Errorf("9 refreshes took %v, which proves nothing about a TTL of %v", d, ttl)
 	}
-	if err := l.Release(t.Context()); err != nil {
+	if err := l.Release(fixturetest.PatientContext(t)); err != nil {
 		t.Fatal(err)
 	}
 	if before := await(t, sets, ""); len(before) > 0 {
@@ -231,7 +221,7 @@ func TestNATSOutage(t *testing.T) {
 				t.Fatal(err)
 			}
 			await(t, sets, "1@a? 2@b?")
-			if err := two.Update(t.Context(), instance(2, "c")); fault.CodeOf(err) != fault.Unavailable {
+			if err := two.Update(fixturetest.PatientContext(t), instance(2, "c")); fault.CodeOf(err) != fault.Unavailable {
 				t.Errorf("update without a store: error %v, want Unavailable", err)
 			}
 			<-time.After(3 * ttl / 2) // every lease runs out meanwhile
@@ -244,7 +234,7 @@ func TestNATSOutage(t *testing.T) {
 				}
 			}
 			for _, l := range []Lease{one, two} {
-				if err := l.Release(t.Context()); err != nil {
+				if err := l.Release(fixturetest.PatientContext(t)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -266,7 +256,7 @@ func TestNATSUpdateDuringShortOutage(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Update(t.Context(), instance(1, "b")); fault.CodeOf(err) != fault.Unavailable {
+	if err := l.Update(fixturetest.PatientContext(t), instance(1, "b")); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("update without a store: error %v, want Unavailable", err)
 	}
 	startServer(t, cfg)
@@ -317,13 +307,13 @@ func TestNATSSuperseded(t *testing.T) {
 	case <-time.After(5 * time.Minute):
 		t.Fatal("the old life did not notice")
 	}
-	if err := old.Update(t.Context(), instance(1, "x")); fault.CodeOf(err) != fault.Conflict {
+	if err := old.Update(fixturetest.PatientContext(t), instance(1, "x")); fault.CodeOf(err) != fault.Conflict {
 		t.Errorf("update by the old life: error %v, want Conflict", err)
 	}
-	if err := old.Release(t.Context()); err != nil {
+	if err := old.Release(fixturetest.PatientContext(t)); err != nil {
 		t.Error(err)
 	}
-	if _, err := r.Register(t.Context(), instance(1, "again")); fault.CodeOf(err) != fault.Conflict {
+	if _, err := r.Register(fixturetest.PatientContext(t), instance(1, "again")); fault.CodeOf(err) != fault.Conflict {
 		t.Errorf("register with the old epoch: error %v, want Conflict", err)
 	}
 }
@@ -352,12 +342,12 @@ func TestNATSUnreadable(t *testing.T) {
 	sets := watchSets(t, r)
 	register(t, r, instance(1, "a"))
 	await(t, sets, "1@a")
-	b, err := r.openBucket(t.Context())
+	b, err := r.openBucket(fixturetest.PatientContext(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, key := range []string{"instance.worker.2", "instance.worker.x", "lease.worker.007", "instance.worker.1"} {
-		if _, err := b.PutString(t.Context(), key, "{"); err != nil {
+		if _, err := b.PutString(fixturetest.PatientContext(t), key, "{"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -376,14 +366,14 @@ func TestNATSUnreadable(t *testing.T) {
 func TestNATSConnectionClosed(t *testing.T) {
 	r := open(t, startServer(t, natsd.Config{}), NATSRegistryConfig{})
 	l := register(t, r, instance(1, "a"))
-	err := r.Watch(t.Context(), KindWorker, func([]Instance) { r.nc.Close() })
+	err := r.Watch(fixturetest.PatientContext(t), KindWorker, func([]Instance) { r.nc.Close() })
 	if fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("Watch returned %v, want Unavailable", err)
 	}
-	if _, err := r.Register(t.Context(), instance(2, "b")); fault.CodeOf(err) != fault.Unavailable {
+	if _, err := r.Register(fixturetest.PatientContext(t), instance(2, "b")); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("Register returned %v, want Unavailable", err)
 	}
-	if err := l.Release(t.Context()); fault.CodeOf(err) != fault.Unavailable {
+	if err := l.Release(fixturetest.PatientContext(t)); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("Release returned %v, want Unavailable", err)
 	}
 }
@@ -393,10 +383,10 @@ func TestNATSClosed(t *testing.T) {
 	l := register(t, r, instance(1, "a"))
 	r.Close()
 	r.Close() // idempotent
-	if err := l.Release(t.Context()); fault.CodeOf(err) != fault.Unavailable {
+	if err := l.Release(fixturetest.PatientContext(t)); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("Release returned %v, want Unavailable", err)
 	}
-	if _, err := r.Register(t.Context(), instance(2, "b")); fault.CodeOf(err) != fault.Unavailable {
+	if _, err := r.Register(fixturetest.PatientContext(t), instance(2, "b")); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("Register returned %v, want Unavailable", err)
 	}
 }

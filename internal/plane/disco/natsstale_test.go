@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"penstock/internal/fixturetest"
 	"penstock/internal/plane/natsd"
 )
 
@@ -15,7 +16,7 @@ import (
 // ran out: the record, and the key without a time to live.
 func plantDead(t *testing.T, r *NATSRegistry, in Instance) {
 	t.Helper()
-	b, err := r.openBucket(t.Context())
+	b, err := r.openBucket(fixturetest.PatientContext(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,10 +30,10 @@ func plantDead(t *testing.T, r *NATSRegistry, in Instance) {
 		t.Fatal(err)
 	}
 	n := instanceKey{in.Kind, in.ID}
-	if _, err := b.Put(t.Context(), leaseKey(n), key); err != nil {
+	if _, err := b.Put(fixturetest.PatientContext(t), leaseKey(n), key); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Put(t.Context(), recordKey(n), data); err != nil {
+	if _, err := b.Put(fixturetest.PatientContext(t), recordKey(n), data); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -66,11 +67,11 @@ func TestNATSExpiresOnlyWhatItSaw(t *testing.T) {
 	r := open(t, s, NATSRegistryConfig{})
 	plantDead(t, r, instance(9, "other")) // revisions 1 and 2
 	register(t, r, instance(1, "a"))
-	b, err := r.openBucket(t.Context())
+	b, err := r.openBucket(fixturetest.PatientContext(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := b.Get(t.Context(), "lease.worker.1")
+	e, err := b.Get(fixturetest.PatientContext(t), "lease.worker.1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,16 +85,16 @@ func TestNATSExpiresOnlyWhatItSaw(t *testing.T) {
 	if len(dead) != 1 {
 		t.Fatalf("overdue: %v, want one", dead)
 	}
-	if err := w.removeOverdueLease(t.Context(), dead[0]); err != nil {
+	if err := w.removeOverdueLease(fixturetest.PatientContext(t), dead[0]); err != nil {
 		t.Error(err)
 	}
-	if now, err := b.Get(t.Context(), "lease.worker.1"); err != nil || now.Operation() != jetstream.KeyValuePut {
+	if now, err := b.Get(fixturetest.PatientContext(t), "lease.worker.1"); err != nil || now.Operation() != jetstream.KeyValuePut {
 		t.Errorf("the lease is %v, %v after the removal of an older one", now, err)
 	}
-	if err := w.removeOverdueLease(t.Context(), deadLease{1, e.Revision()}); err != nil {
+	if err := w.removeOverdueLease(fixturetest.PatientContext(t), deadLease{1, e.Revision()}); err != nil {
 		t.Error(err)
 	}
-	if now, err := b.Get(t.Context(), "lease.worker.1"); err == nil && now.Revision() == e.Revision() {
+	if now, err := b.Get(fixturetest.PatientContext(t), "lease.worker.1"); err == nil && now.Revision() == e.Revision() {
 		t.Error("the lease is still there")
 	}
 }

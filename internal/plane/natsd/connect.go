@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,11 +21,13 @@ import (
 )
 
 // Connect connects to the server at urls: one URL, or several separated by commas. The connection
-// reconnects by itself whenever it breaks. opts, for credentials and TLS, override the defaults.
+// reconnects by itself whenever it breaks. opts, for credentials, TLS and the time of an attempt, override the
+// defaults.
 // The caller must close the connection. A server that is too old returns ErrTooOld.
 func Connect(urls, name string, log *slog.Logger, opts ...nats.Option) (*nats.Conn, error) {
 	log = cmp.Or(log, slog.New(slog.DiscardHandler))
-	nc, err := nats.Connect(urls, append(connOptions(name, log), opts...)...)
+	opts = append(append(connOptions(name, log), opts...), closeDroppedSockets)
+	nc, err := nats.Connect(urls, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w; %s", redactURLs(urls), err, connectHint(err))
 	}
@@ -39,7 +42,6 @@ func Connect(urls, name string, log *slog.Logger, opts ...nats.Option) (*nats.Co
 func connOptions(name string, log *slog.Logger) []nats.Option {
 	return []nats.Option{
 		nats.Name(name),
-		nats.SetCustomDialer(&closingDialer{timeout: dialTimeout}),
 		nats.Timeout(dialTimeout),
 		nats.MaxReconnects(-1),
 		nats.ReconnectWait(100 * time.Millisecond),
@@ -119,8 +121,21 @@ func parseVersion(version string) (major, minor int, ok bool) {
 	return major, minor, ok && err1 == nil && err2 == nil
 }
 
-// dialTimeout bounds one attempt to open a connection, including the handshake with the server.
+// dialTimeout bounds one attempt to open a connection, and then the handshake with the server.
 const dialTimeout = 2 * time.Second
+
+// closeDroppedSockets sets the dialer of a connection, which takes the timeout of the options before it.
+func closeDroppedSockets(o *nats.Options) error {
+	o.CustomDialer = &closingDialer{timeout: o.Timeout}
+	return nil
+}
+
+// IsUnanswered reports whether no server answered an attempt to connect: a later one may succeed.
+func IsUnanswered(err error) bool {
+	return errors.Is(err, nats.ErrNoServers) || errors.Is(err, nats.ErrTimeout) ||
+		errors.Is(err, os.ErrDeadlineExceeded) || // of the handshake
+		errors.Is(err, context.DeadlineExceeded) // of the dialer
+}
 
 // closingDialer opens the sockets of one [nats.Conn], which uses one at a time. It closes the
 // previous socket before it opens the next one: when a server accepts a connection and closes it

@@ -1,12 +1,15 @@
 package natsd
 
 import (
+	"errors"
 	"io"
 	"net"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"penstock/internal/fixturetest"
 )
 
 // TestDialerClosesDroppedSockets: a server which accepts connections and closes them before
@@ -39,6 +42,42 @@ func TestDialerClosesDroppedSockets(t *testing.T) {
 		_ = conn.SetReadDeadline(time.Now().Add(5 * time.Minute)) // far longer than it takes
 		if _, err := io.Copy(io.Discard, conn); err != nil {
 			t.Errorf("the client did not close its socket: %v", err)
+		}
+	}
+}
+
+// TestUnanswered: a server which is not there, or is late, may answer a later attempt; one which refuses a client has
+// answered. The timeout of the options is the dialer's too.
+func TestUnanswered(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") // accepts no connection
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+	guarded := start(t, Config{Listen: "127.0.0.1:0", Token: "a-token"})
+	for _, c := range []struct {
+		name, url  string
+		timeout    time.Duration
+		op         string // of the net.OpError in the chain; "" is any, or none
+		unanswered bool
+	}{
+		{"no server", "nats://" + closed.Addr().String(), fixturetest.TimeLeft(t), "", true},
+		{"late to be dialed", "nats://" + l.Addr().String(), time.Nanosecond, "dial", true},
+		{"late, at any step", "nats://" + l.Addr().String(), 20 * time.Millisecond, "", true},
+		{"refused", guarded.URL(), fixturetest.TimeLeft(t), "", false},
+	} {
+		nc, err := Connect(c.url, "test", nil, nats.Timeout(c.timeout))
+		if err == nil {
+			nc.Close()
+		}
+		var failed *net.OpError
+		if IsUnanswered(err) != c.unanswered || c.op != "" && (!errors.As(err, &failed) || failed.Op != c.op) {
+			t.Errorf("%s: unanswered: %t, %v", c.name, IsUnanswered(err), err)
 		}
 	}
 }

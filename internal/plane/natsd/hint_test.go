@@ -37,7 +37,7 @@ func TestTLSHints(t *testing.T) {
 		if tt.tls != nil {
 			opts = append(opts, nats.Secure(tt.tls))
 		}
-		nc, err := Connect(tt.url, "test", nil, opts...)
+		nc, err := connectTo(t, tt.url, opts...)
 		if err == nil {
 			nc.Close()
 			t.Errorf("%s: connected", tt.name)
@@ -54,7 +54,7 @@ func TestTLSHints(t *testing.T) {
 func TestCredentialsHint(t *testing.T) {
 	guarded := start(t, Config{Listen: "127.0.0.1:0", Token: "a-token-of-the-server"}).URL()
 	for name, opts := range map[string][]nats.Option{"no token": nil, "another token": {nats.Token("another-token")}} {
-		nc, err := Connect(guarded, "test", nil, opts...)
+		nc, err := connectTo(t, guarded, opts...)
 		if err == nil {
 			nc.Close()
 			t.Errorf("%s: connected", name)

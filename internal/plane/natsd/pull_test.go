@@ -8,12 +8,14 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"penstock/internal/fixturetest"
 )
 
 // newWorkers adds a durable consumer to the stream of f.
 func (f fixture) newWorkers(t *testing.T) jetstream.Consumer {
 	t.Helper()
-	c, err := f.stream.CreateConsumer(patientContext(t), jetstream.ConsumerConfig{
+	c, err := f.stream.CreateConsumer(fixturetest.PatientContext(t), jetstream.ConsumerConfig{
 		Durable: "workers", AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Hour,
 	})
 	if err != nil {
@@ -22,22 +24,10 @@ func (f fixture) newWorkers(t *testing.T) jetstream.Consumer {
 	return c
 }
 
-// patientContext ends with half of the test binary's time. Without a deadline of ours the client library's is
-// 5 s, which a busy machine needs.
-func patientContext(t *testing.T) context.Context {
-	end, ok := t.Deadline()
-	if !ok {
-		end = time.Now().Add(time.Hour)
-	}
-	ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(time.Until(end)/2))
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // awaitPullRequest waits until the server keeps a request for a message.
 func awaitPullRequest(t *testing.T, c jetstream.Consumer) {
 	t.Helper()
-	ctx := patientContext(t)
+	ctx := fixturetest.PatientContext(t)
 	for {
 		info, err := c.Info(ctx)
 		if err != nil {
@@ -58,13 +48,13 @@ func TestPullMessage(t *testing.T) {
 	f := newFixture(t)
 	c := f.newWorkers(t)
 	f.publish(t, "s.a", "0")
-	m, err := PullMessage(patientContext(t), f.nc, "S", "workers", refuseMessage(t))
+	m, err := PullMessage(fixturetest.PatientContext(t), f.nc, "S", "workers", refuseMessage(t))
 	if err != nil || string(m.Data) != "0" {
 		t.Fatalf("message %v, error %v", m, err)
 	}
 	got := make(chan string)
 	go func() {
-		m, err := PullMessage(patientContext(t), f.nc, "S", "workers", refuseMessage(t))
+		m, err := PullMessage(fixturetest.PatientContext(t), f.nc, "S", "workers", refuseMessage(t))
 		if err != nil {
 			t.Error(err)
 			m = &nats.Msg{}
@@ -99,7 +89,7 @@ func TestPullMessageContextEnds(t *testing.T) {
 			})
 			if err == nil {
 				pulled++
-				if err := m.AckSync(nats.Context(patientContext(t))); err != nil {
+				if err := m.AckSync(nats.Context(fixturetest.PatientContext(t))); err != nil {
 					t.Error(err)
 				}
 			} else if !errors.Is(err, context.Canceled) {
@@ -124,11 +114,11 @@ func TestPullMessageContextEnds(t *testing.T) {
 			t.Error("a message was delivered after the subscription")
 		}
 		// It is the server's again, else this would wait for an hour.
-		m, err := PullMessage(patientContext(t), f.nc, "S", "workers", refuseMessage(t))
+		m, err := PullMessage(fixturetest.PatientContext(t), f.nc, "S", "workers", refuseMessage(t))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := m.AckSync(nats.Context(patientContext(t))); err != nil {
+		if err := m.AckSync(nats.Context(fixturetest.PatientContext(t))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -138,7 +128,7 @@ func TestPullMessageContextEnds(t *testing.T) {
 func TestPullMessageNoConsumer(t *testing.T) {
 	f := newFixture(t)
 	for _, stream := range []string{"S", "none"} {
-		if _, err := PullMessage(patientContext(t), f.nc, stream, "workers", refuseMessage(t)); !errors.Is(err, ErrInterrupted) {
+		if _, err := PullMessage(fixturetest.PatientContext(t), f.nc, stream, "workers", refuseMessage(t)); !errors.Is(err, ErrInterrupted) {
 			t.Errorf("consumer of %s: error %v", stream, err)
 		}
 	}
@@ -150,11 +140,11 @@ func TestPullMessageConsumerDeleted(t *testing.T) {
 	c := f.newWorkers(t)
 	failed := make(chan error)
 	go func() {
-		_, err := PullMessage(patientContext(t), f.nc, "S", "workers", refuseMessage(t))
+		_, err := PullMessage(fixturetest.PatientContext(t), f.nc, "S", "workers", refuseMessage(t))
 		failed <- err
 	}()
 	awaitPullRequest(t, c)
-	if err := f.stream.DeleteConsumer(patientContext(t), "workers"); err != nil {
+	if err := f.stream.DeleteConsumer(fixturetest.PatientContext(t), "workers"); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-failed; !errors.Is(err, ErrInterrupted) {

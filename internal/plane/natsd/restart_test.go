@@ -12,6 +12,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"penstock/internal/fixturetest"
 )
 
 // TestMend: when a stream has failed to write, the server is restarted at the same port with the
@@ -27,10 +29,10 @@ func TestMend(t *testing.T) {
 		})
 		s := start(t, Config{DataDir: t.TempDir(), Listen: listen, Log: log})
 		nc, js := connect(t, s)
-		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}}); err != nil {
+		if _, err := js.CreateStream(fixturetest.PatientContext(t), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := js.Publish(t.Context(), "s", []byte("kept")); err != nil {
+		if _, err := js.Publish(fixturetest.PatientContext(t), "s", []byte("kept")); err != nil {
 			t.Fatal(err)
 		}
 		back := make(chan struct{}, 8)
@@ -54,7 +56,7 @@ func TestMend(t *testing.T) {
 		if s.URL() != url {
 			t.Errorf("it listens at %q, and before at %q", s.URL(), url)
 		}
-		ack, err := js.Publish(t.Context(), "s", []byte("new"))
+		ack, err := js.Publish(fixturetest.PatientContext(t), "s", []byte("new"))
 		if err != nil || ack.Sequence != 2 {
 			t.Errorf("publish: %+v, %v", ack, err)
 		}
@@ -127,7 +129,7 @@ func TestMendWaitsForRoom(t *testing.T) {
 	if probeSpace(s.dir) == nil {
 		t.Error("a directory that is not there has room")
 	}
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(fixturetest.PatientContext(t))
 	cancel()
 	if err := s.restartWhenWritable(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)

@@ -97,8 +97,8 @@ func (s *Server) launchServer(o *server.Options) error {
 	if msg := log.fatalMessage(); msg != "" {
 		return explainStartError(msg, &s.cfg, s.dir)
 	}
-	if !ns.ReadyForConnections(10 * time.Second) {
-		return errors.New("not ready within 10 s")
+	if !ns.ReadyForConnections(inProcessTimeout) {
+		return fmt.Errorf("not ready within %v", inProcessTimeout)
 	}
 	s.mu.Lock()
 	s.mu.serving = ns
@@ -126,8 +126,13 @@ func (s *Server) InProcessConn() (net.Conn, error) {
 	return ns.InProcessConn()
 }
 
-// tlsTimeout bounds the TLS handshake of a connection.
-const tlsTimeout = 5 * time.Second
+// inProcessTimeout bounds the start of a server, and the handshake of a connection within the process. Such a server
+// is not away: it answers, or closes the connection. On a busy machine both may take seconds.
+const inProcessTimeout = time.Minute
+
+// handshakeTimeout bounds the TLS handshake of a connection, and the time until it shows the token. The server would
+// refuse a client on a busy machine after 2 s, as if its token were wrong.
+const handshakeTimeout = 30 * time.Second
 
 func serverOptions(cfg *Config, dir string) *server.Options {
 	o := &server.Options{
@@ -143,9 +148,10 @@ func serverOptions(cfg *Config, dir string) *server.Options {
 		PingInterval:  5 * time.Second,
 		MaxPingsOut:   2,
 		Authorization: cfg.Token,
+		AuthTimeout:   handshakeTimeout.Seconds(),
 	}
 	if cfg.TLS != nil {
-		o.TLS, o.TLSConfig, o.TLSTimeout = true, cfg.TLS, tlsTimeout.Seconds()
+		o.TLS, o.TLSConfig, o.TLSTimeout = true, cfg.TLS, handshakeTimeout.Seconds()
 		o.TLSVerify = cfg.TLS.ClientAuth == tls.RequireAndVerifyClientCert
 	}
 	if cfg.Listen != "" {
@@ -197,7 +203,7 @@ func (s *Server) StoreUsage() (used, reserved, limit uint64, ok bool) {
 // Connect returns an in-process connection. The caller must close it before the server. It survives
 // interruptions like a network connection.
 func (s *Server) Connect(name string) (*nats.Conn, error) {
-	opts := append(connOptions(name, s.log), nats.InProcessServer(s))
+	opts := append(connOptions(name, s.log), nats.InProcessServer(s), nats.Timeout(inProcessTimeout))
 	if s.cfg.Token != "" {
 		opts = append(opts, nats.Token(s.cfg.Token))
 	}

@@ -50,20 +50,25 @@ func connect(t *testing.T, s *Server) (*nats.Conn, jetstream.JetStream) {
 	return nc, js
 }
 
+// connectTo connects to url. An attempt may take as long as the test.
+func connectTo(t *testing.T, url string, opts ...nats.Option) (*nats.Conn, error) {
+	return Connect(url, t.Name(), nil, append(opts, nats.Timeout(fixturetest.TimeLeft(t)))...)
+}
+
 func TestInProcess(t *testing.T) {
 	s := start(t, Config{})
 	if s.URL() != "" {
 		t.Errorf("a server that does not listen has URL %q", s.URL())
 	}
 	_, js := connect(t, s)
-	st, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}})
+	st, err := js.CreateStream(fixturetest.PatientContext(t), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if st.CachedInfo().Config.Storage != jetstream.FileStorage {
 		t.Error("not a file stream")
 	}
-	if _, err := js.Publish(t.Context(), "s", []byte("x")); err != nil {
+	if _, err := js.Publish(fixturetest.PatientContext(t), "s", []byte("x")); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -95,21 +100,21 @@ func TestDataSurvives(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "b")
 	s := start(t, Config{DataDir: dir})
 	_, js := connect(t, s)
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}}); err != nil {
+	if _, err := js.CreateStream(fixturetest.PatientContext(t), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := js.Publish(t.Context(), "s", []byte("kept")); err != nil {
+	if _, err := js.Publish(fixturetest.PatientContext(t), "s", []byte("kept")); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	_, js = connect(t, start(t, Config{DataDir: dir}))
-	st, err := js.Stream(t.Context(), "S")
+	st, err := js.Stream(fixturetest.PatientContext(t), "S")
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := st.GetMsg(t.Context(), 1)
+	m, err := st.GetMsg(fixturetest.PatientContext(t), 1)
 	if err != nil || string(m.Data) != "kept" {
 		t.Errorf("message %v, error %v", m, err)
 	}
@@ -117,7 +122,7 @@ func TestDataSurvives(t *testing.T) {
 
 func TestListen(t *testing.T) {
 	s := start(t, Config{Listen: "127.0.0.1:0"})
-	nc, err := Connect(s.URL(), "test", nil)
+	nc, err := connectTo(t, s.URL())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +136,7 @@ func TestListen(t *testing.T) {
 func TestToken(t *testing.T) {
 	s := start(t, Config{Listen: "127.0.0.1:0", Token: "a-token"})
 	for name, opts := range map[string][]nats.Option{"none": nil, "another": {nats.Token("b-token")}} {
-		nc, err := Connect(s.URL(), "test", nil, opts...)
+		nc, err := connectTo(t, s.URL(), opts...)
 		if !errors.Is(err, nats.ErrAuthorization) {
 			t.Errorf("%s: error %v, want %v", name, err, nats.ErrAuthorization)
 		}
@@ -139,7 +144,7 @@ func TestToken(t *testing.T) {
 			nc.Close()
 		}
 	}
-	nc, err := Connect(s.URL(), "test", nil, nats.Token("a-token"))
+	nc, err := connectTo(t, s.URL(), nats.Token("a-token"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,12 +172,12 @@ func TestTLS(t *testing.T) {
 		"no trust":       nil,
 		"no certificate": {nats.Secure(&tls.Config{RootCAs: pool})},
 	} {
-		if nc, err := Connect(plain, "test", nil, opts...); err == nil {
+		if nc, err := connectTo(t, plain, opts...); err == nil {
 			t.Errorf("%s: connected", name)
 			nc.Close()
 		}
 	}
-	nc, err := Connect(s.URL(), "test", nil, nats.Secure(&tls.Config{RootCAs: pool, Certificates: []tls.Certificate{own}}))
+	nc, err := connectTo(t, s.URL(), nats.Secure(&tls.Config{RootCAs: pool, Certificates: []tls.Certificate{own}}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -342,7 +347,7 @@ func TestServerLogIsQuiet(t *testing.T) {
 // Closing must not wait for the clients that are still there.
 func TestCloseWithClients(t *testing.T) {
 	s := start(t, Config{Listen: "127.0.0.1:0"})
-	nc, err := Connect(s.URL(), "test", nil)
+	nc, err := connectTo(t, s.URL())
 	if err != nil {
 		t.Fatal(err)
 	}

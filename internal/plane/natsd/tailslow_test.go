@@ -12,6 +12,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"penstock/internal/fixturetest"
 )
 
 // lateConns connects to a server within the process over connections on which
@@ -67,7 +69,7 @@ func TestTailLateMessages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(fixturetest.PatientContext(t))
 	got, caughtUpAt := 0, -1
 	err = Tail(ctx, nc, js, "S", TailStart{Subjects: []string{"s.*"}, Seq: 1}, func(m Msg) error {
 		if string(m.Data) != fmt.Sprint(got) {
@@ -89,7 +91,7 @@ func TestTailLateMessages(t *testing.T) {
 func TestTailSeesThatTheEndIsMissing(t *testing.T) {
 	f := newFixture(t)
 	f.publish(t, "s.a", "x")
-	cons, err := f.js.CreateConsumer(t.Context(), "S", consumerConfig(TailStart{Subjects: []string{"s.*"}, Seq: 1}))
+	cons, err := f.js.CreateConsumer(fixturetest.PatientContext(t), "S", consumerConfig(TailStart{Subjects: []string{"s.*"}, Seq: 1}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +101,7 @@ func TestTailSeesThatTheEndIsMissing(t *testing.T) {
 	r := newTailReader("S", cons, nil, func() { t.Error("it counts as caught up") })
 
 	r.checkInterval = 10 * time.Millisecond
-	if err := r.readMessages(t.Context(), f.nc); !errors.Is(err, ErrInterrupted) {
+	if err := r.readMessages(fixturetest.PatientContext(t), f.nc); !errors.Is(err, ErrInterrupted) {
 		t.Errorf("error %v, want ErrInterrupted", err)
 	}
 }

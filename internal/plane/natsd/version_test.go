@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nats-io/nats.go"
+
+	"penstock/internal/fixturetest"
 	"penstock/internal/plane/natsd"
 	"penstock/internal/plane/natsd/natsdtest"
 )
@@ -14,7 +17,7 @@ import (
 func TestServerTooOld(t *testing.T) {
 	for _, version := range []string{"2.9.10", "2.10.27", "1.4.1", "2.10.0-beta.8"} {
 		url := natsdtest.ServeVersion(t, version)
-		nc, err := natsd.Connect(url, "test", nil)
+		nc, err := natsd.Connect(url, "test", nil, nats.Timeout(fixturetest.TimeLeft(t)))
 		if err == nil {
 			nc.Close()
 			t.Errorf("%s: connected", version)
@@ -35,7 +38,7 @@ func TestServerTooOld(t *testing.T) {
 // work.
 func TestServerNewEnough(t *testing.T) {
 	for _, version := range []string{natsd.MinServerVersion + ".0", "2.11.0-RC.1", "2.12.3", "2.100.0", "3.0.0", "", "main"} {
-		nc, err := natsd.Connect(natsdtest.ServeVersion(t, version), "test", nil)
+		nc, err := natsd.Connect(natsdtest.ServeVersion(t, version), "test", nil, nats.Timeout(fixturetest.TimeLeft(t)))
 		if err != nil {
 			t.Errorf("%q: %v", version, err)
 			continue

@@ -16,20 +16,22 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"penstock/core/fault"
+	"penstock/internal/fixturetest"
 	"penstock/internal/plane/natsd"
+	"penstock/internal/plane/natsd/natsdtest"
 	"penstock/internal/plane/rpc"
 	"penstock/internal/plane/rpc/rpctest"
 )
 
 func TestNATSEmbedded(t *testing.T) {
 	rpctest.Run(t, func(t *testing.T) rpc.Plane {
-		return newNATS(t, dial(t, startNATS(t, natsd.Config{})), rpc.NATSPlaneConfig{})
+		return newNATS(t, natsdtest.Connect(t, startNATS(t, natsd.Config{})), rpc.NATSPlaneConfig{})
 	})
 }
 
 func TestNATSOverTCP(t *testing.T) {
 	rpctest.Run(t, func(t *testing.T) rpc.Plane {
-		return newNATS(t, dial(t, startNATS(t, natsd.Config{Listen: "127.0.0.1:0"})), rpc.NATSPlaneConfig{})
+		return newNATS(t, natsdtest.Connect(t, startNATS(t, natsd.Config{Listen: "127.0.0.1:0"})), rpc.NATSPlaneConfig{})
 	})
 }
 
@@ -37,7 +39,7 @@ func TestNATSOverTCP(t *testing.T) {
 func TestNATSBetweenProcesses(t *testing.T) {
 	rpctest.Run(t, func(t *testing.T) rpc.Plane {
 		s := startNATS(t, natsd.Config{Listen: "127.0.0.1:0"})
-		serves, calls := newNATS(t, dial(t, s), rpc.NATSPlaneConfig{}), newNATS(t, dial(t, s), rpc.NATSPlaneConfig{})
+		serves, calls := newNATS(t, natsdtest.Connect(t, s), rpc.NATSPlaneConfig{}), newNATS(t, natsdtest.Connect(t, s), rpc.NATSPlaneConfig{})
 		return &rpc.SchemeMux{Plane: serves, ByScheme: map[string]rpc.Plane{"nats": calls}}
 	})
 }
@@ -67,20 +69,6 @@ func startNATS(t *testing.T, cfg natsd.Config) *natsd.Server {
 	return s
 }
 
-func dial(t *testing.T, s *natsd.Server) *nats.Conn {
-	t.Helper()
-	connect := s.Connect
-	if s.URL() != "" {
-		connect = func(name string) (*nats.Conn, error) { return natsd.Connect(s.URL(), name, nil) }
-	}
-	nc, err := connect("test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	return nc
-}
-
 func newNATS(t *testing.T, nc *nats.Conn, cfg rpc.NATSPlaneConfig) *rpc.NATSPlane {
 	t.Helper()
 	p, err := rpc.NewNATSPlane(nc, cfg)
@@ -98,7 +86,7 @@ func stored(t *testing.T, nc *nats.Conn) uint64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := js.Stream(t.Context(), "OBJ_penstock_rpc")
+	s, err := js.Stream(fixturetest.PatientContext(t), "OBJ_penstock_rpc")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +96,7 @@ func stored(t *testing.T, nc *nats.Conn) uint64 {
 // The prompt of a million tokens goes through the object store and leaves nothing
 // there.
 func TestNATSLongPrompt(t *testing.T) {
-	nc := dial(t, startNATS(t, natsd.Config{}))
+	nc := natsdtest.Connect(t, startNATS(t, natsd.Config{}))
 	stop := testLongPrompt(t, newNATS(t, nc, rpc.NATSPlaneConfig{}))
 	stop()
 	if n := stored(t, nc); n != 0 {
@@ -119,7 +107,7 @@ func TestNATSLongPrompt(t *testing.T) {
 // While a handler has its body, the object is there for the usual tools; a body
 // whose call reaches no handler is removed by the caller.
 func TestNATSObjects(t *testing.T) {
-	nc := dial(t, startNATS(t, natsd.Config{}))
+	nc := natsdtest.Connect(t, startNATS(t, natsd.Config{}))
 	body := bytes.Repeat([]byte("0123456789"), 100_000)
 
 	// A server that takes the call and says nothing: the object stays as it was written.
@@ -133,11 +121,11 @@ func TestNATSObjects(t *testing.T) {
 			return
 		}
 		object := string(m.Data[len(m.Data)-26:])
-		store, err := js.ObjectStore(t.Context(), "penstock_rpc")
+		store, err := js.ObjectStore(fixturetest.PatientContext(t), "penstock_rpc")
 		if err != nil {
 			t.Error(err)
 		}
-		b, err := store.GetBytes(t.Context(), object) // checks the digest
+		b, err := store.GetBytes(fixturetest.PatientContext(t), object) // checks the digest
 		if err != nil {
 			t.Error(err)
 		}
@@ -178,12 +166,12 @@ func TestNATSObjects(t *testing.T) {
 
 // A full bucket is overload; one that the operator made keeps its settings.
 func TestNATSBucketIsFull(t *testing.T) {
-	nc := dial(t, startNATS(t, natsd.Config{}))
+	nc := natsdtest.Connect(t, startNATS(t, natsd.Config{}))
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := js.CreateObjectStore(t.Context(), jetstream.ObjectStoreConfig{Bucket: "penstock_rpc", MaxBytes: 600 << 10}); err != nil {
+	if _, err := js.CreateObjectStore(fixturetest.PatientContext(t), jetstream.ObjectStoreConfig{Bucket: "penstock_rpc", MaxBytes: 600 << 10}); err != nil {
 		t.Fatal(err)
 	}
 	p := newNATS(t, nc, rpc.NATSPlaneConfig{})
@@ -201,7 +189,7 @@ func TestNATSBucketIsFull(t *testing.T) {
 
 // A bucket that is lost is made again.
 func TestNATSBucketIsLost(t *testing.T) {
-	nc := dial(t, startNATS(t, natsd.Config{}))
+	nc := natsdtest.Connect(t, startNATS(t, natsd.Config{}))
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
@@ -212,21 +200,21 @@ func TestNATSBucketIsLost(t *testing.T) {
 		if err := p.Call(t.Context(), addr, "m", make([]byte, 300<<10), ignore); err != nil {
 			t.Fatal(err)
 		}
-		if err := js.DeleteObjectStore(t.Context(), "penstock_rpc"); err != nil {
+		if err := js.DeleteObjectStore(fixturetest.PatientContext(t), "penstock_rpc"); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
 func TestNATSOverloaded(t *testing.T) {
-	nc := dial(t, startNATS(t, natsd.Config{}))
+	nc := natsdtest.Connect(t, startNATS(t, natsd.Config{}))
 	testOverloaded(t, newNATS(t, nc, rpc.NATSPlaneConfig{MaxCalls: 2, MaxBodies: rpc.MaxBody}))
 }
 
 // An address belongs to one server at a time.
 func TestNATSConflict(t *testing.T) {
 	s := startNATS(t, natsd.Config{})
-	a, b := newNATS(t, dial(t, s), rpc.NATSPlaneConfig{}), newNATS(t, dial(t, s), rpc.NATSPlaneConfig{})
+	a, b := newNATS(t, natsdtest.Connect(t, s), rpc.NATSPlaneConfig{}), newNATS(t, natsdtest.Connect(t, s), rpc.NATSPlaneConfig{})
 	addr, stop := serve(t, a, "nats://fleet.worker-1", nothing)
 	if addr != "nats://fleet.worker-1" {
 		t.Errorf("it advertises %q", addr)
@@ -242,7 +230,7 @@ func TestNATSConflict(t *testing.T) {
 }
 
 func TestNATSAddresses(t *testing.T) {
-	p := newNATS(t, dial(t, startNATS(t, natsd.Config{})), rpc.NATSPlaneConfig{Prefix: "a.b"})
+	p := newNATS(t, natsdtest.Connect(t, startNATS(t, natsd.Config{})), rpc.NATSPlaneConfig{Prefix: "a.b"})
 	addr, _ := serve(t, p, "", nothing)
 	if !strings.HasPrefix(addr, "nats://a.b.rpc.") {
 		t.Errorf("the address is %q", addr)
@@ -273,7 +261,7 @@ func frameMsg(flags byte, seq uint64, data string) []byte {
 
 // What a caller makes of servers that do not do as they should.
 func TestNATSCallerMistrusts(t *testing.T) {
-	nc := dial(t, startNATS(t, natsd.Config{}))
+	nc := natsdtest.Connect(t, startNATS(t, natsd.Config{}))
 	flood := make([][]byte, 2*rpc.Credit)
 	for i := range flood {
 		flood[i] = frameMsg(0, uint64(i+1), "f")
@@ -338,7 +326,7 @@ func TestNATSCallerMistrusts(t *testing.T) {
 
 // A server that keeps to the credit and never ends a frame.
 func TestNATSFrameWithoutEnd(t *testing.T) {
-	nc := dial(t, startNATS(t, natsd.Config{}))
+	nc := natsdtest.Connect(t, startNATS(t, natsd.Config{}))
 	sent := uint64(0)
 	sub, err := nc.Subscribe("odd", func(m *nats.Msg) {
 		allowed := uint64(rpc.Credit)
@@ -416,7 +404,7 @@ func (c *rawCaller) next() []byte {
 
 // What a server makes of a caller that vanishes.
 func TestNATSServerNoticesSilence(t *testing.T) {
-	nc := dial(t, startNATS(t, natsd.Config{}))
+	nc := natsdtest.Connect(t, startNATS(t, natsd.Config{}))
 	p := newNATS(t, nc, rpc.NATSPlaneConfig{KeepAlive: 100 * time.Millisecond})
 	over := make(chan error, 2)
 	addr, _ := serve(t, p, "", func(ctx context.Context, method string, _ []byte, send func([]byte) error) error {
@@ -437,7 +425,7 @@ func TestNATSServerNoticesSilence(t *testing.T) {
 // The credit counts messages exactly, grows by what was taken, and believes no
 // caller that claims to have taken what was not sent.
 func TestNATSCredit(t *testing.T) {
-	nc := dial(t, startNATS(t, natsd.Config{}))
+	nc := natsdtest.Connect(t, startNATS(t, natsd.Config{}))
 	p := newNATS(t, nc, rpc.NATSPlaneConfig{})
 	sent := make(chan int, 1000)
 	addr, _ := serve(t, p, "", func(_ context.Context, method string, _ []byte, send func([]byte) error) error {
@@ -489,7 +477,7 @@ func TestNATSCredit(t *testing.T) {
 
 // What a server refuses.
 func TestNATSServerRefuses(t *testing.T) {
-	nc := dial(t, startNATS(t, natsd.Config{}))
+	nc := natsdtest.Connect(t, startNATS(t, natsd.Config{}))
 	p := newNATS(t, nc, rpc.NATSPlaneConfig{})
 	addr, _ := serve(t, p, "", func(context.Context, string, []byte, func([]byte) error) error {
 		t.Error("a handler was called")
@@ -517,7 +505,7 @@ func TestNATSServerRefuses(t *testing.T) {
 // A call whose body is said to be in the object store, and is not, ends without
 // having cost what the body would.
 func TestNATSObjectIsNotThere(t *testing.T) {
-	nc := dial(t, startNATS(t, natsd.Config{}))
+	nc := natsdtest.Connect(t, startNATS(t, natsd.Config{}))
 	addr, _ := serve(t, newNATS(t, nc, rpc.NATSPlaneConfig{}), "", func(context.Context, string, []byte, func([]byte) error) error {
 		t.Error("a handler was called")
 		return nil
@@ -547,7 +535,7 @@ func TestNATSObjectIsNotThere(t *testing.T) {
 func TestNATSIsGone(t *testing.T) {
 	at := freeAddr(t)
 	s := startNATS(t, natsd.Config{Listen: at})
-	calls, serves := dial(t, s), dial(t, s)
+	calls, serves := natsdtest.Connect(t, s), natsdtest.Connect(t, s)
 	cfg := rpc.NATSPlaneConfig{KeepAlive: 500 * time.Millisecond}
 	over := make(chan struct{}, 1)
 	addr, _ := serve(t, newNATS(t, serves, cfg), "", func(ctx context.Context, method string, _ []byte, send func([]byte) error) error {
@@ -580,7 +568,7 @@ func TestNATSIsGone(t *testing.T) {
 // A server whose connection is closed says so, and does not hang.
 func TestNATSConnectionIsClosed(t *testing.T) {
 	s := startNATS(t, natsd.Config{})
-	nc := dial(t, s)
+	nc := natsdtest.Connect(t, s)
 	p := newNATS(t, nc, rpc.NATSPlaneConfig{})
 	err := p.Serve(t.Context(), "", nothing, func(addr string) {
 		nc.Close()
@@ -596,7 +584,7 @@ func TestNATSConnectionIsClosed(t *testing.T) {
 // Close ends what is in progress, and nothing begins after it.
 func TestNATSClose(t *testing.T) {
 	s := startNATS(t, natsd.Config{})
-	serves, p := newNATS(t, dial(t, s), rpc.NATSPlaneConfig{}), newNATS(t, dial(t, s), rpc.NATSPlaneConfig{})
+	serves, p := newNATS(t, natsdtest.Connect(t, s), rpc.NATSPlaneConfig{}), newNATS(t, natsdtest.Connect(t, s), rpc.NATSPlaneConfig{})
 	addr, _ := serve(t, serves, "", func(ctx context.Context, _ string, _ []byte, send func([]byte) error) error {
 		_ = send(nil)
 		<-ctx.Done()
@@ -621,8 +609,8 @@ func TestNATSClose(t *testing.T) {
 // The end of a server's process is known by its subject, before its silence tells.
 func TestNATSServerDies(t *testing.T) {
 	s := startNATS(t, natsd.Config{Listen: "127.0.0.1:0"})
-	dies := dial(t, s)
-	serves, calls := newNATS(t, dies, rpc.NATSPlaneConfig{}), newNATS(t, dial(t, s), rpc.NATSPlaneConfig{})
+	dies := natsdtest.Connect(t, s)
+	serves, calls := newNATS(t, dies, rpc.NATSPlaneConfig{}), newNATS(t, natsdtest.Connect(t, s), rpc.NATSPlaneConfig{})
 	over := make(chan struct{})
 	ready, done := make(chan string), make(chan error)
 	go func() {
@@ -647,19 +635,19 @@ func TestNATSServerDies(t *testing.T) {
 }
 
 func TestNATSTenThousandCalls(t *testing.T) {
-	p := newNATS(t, dial(t, startNATS(t, natsd.Config{Listen: "127.0.0.1:0"})), rpc.NATSPlaneConfig{KeepAlive: time.Minute})
+	p := newNATS(t, natsdtest.Connect(t, startNATS(t, natsd.Config{Listen: "127.0.0.1:0"})), rpc.NATSPlaneConfig{KeepAlive: time.Minute})
 	testTenThousand(t, p, func(addr string) string { return addr })
 }
 
 func TestNATSMethods(t *testing.T) {
-	testMethods(t, newNATS(t, dial(t, startNATS(t, natsd.Config{})), rpc.NATSPlaneConfig{}))
+	testMethods(t, newNATS(t, natsdtest.Connect(t, startNATS(t, natsd.Config{})), rpc.NATSPlaneConfig{}))
 }
 
 // A blocked caller delays no other call, and loses nothing.
 func TestNATSSlowCaller(t *testing.T) {
 	s := startNATS(t, natsd.Config{})
-	p := newNATS(t, dial(t, s), rpc.NATSPlaneConfig{})
-	addr, _ := serve(t, newNATS(t, dial(t, s), rpc.NATSPlaneConfig{}), "", func(_ context.Context, _ string, _ []byte, send func([]byte) error) error {
+	p := newNATS(t, natsdtest.Connect(t, s), rpc.NATSPlaneConfig{})
+	addr, _ := serve(t, newNATS(t, natsdtest.Connect(t, s), rpc.NATSPlaneConfig{}), "", func(_ context.Context, _ string, _ []byte, send func([]byte) error) error {
 		for i := range 10 * rpc.Credit {
 			if err := send(fmt.Append(nil, i)); err != nil {
 				return err

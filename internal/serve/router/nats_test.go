@@ -90,7 +90,7 @@ func TestRemovesKilledRouters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := killed.Register(t.Context(), disco.Instance{Kind: disco.KindRouter, ID: 5, Epoch: 1}); err != nil {
+	if _, err := killed.Register(fixturetest.PatientContext(t), disco.Instance{Kind: disco.KindRouter, ID: 5, Epoch: 1}); err != nil {
 		t.Fatal(err)
 	}
 	killed.Close() // nothing refreshes its lease any more

@@ -10,15 +10,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/internal/engine"
+	"penstock/internal/fixturetest"
 	"penstock/internal/obs"
 	"penstock/internal/plane/bus"
 	"penstock/internal/plane/disco"
 	"penstock/internal/plane/natsd"
+	"penstock/internal/plane/natsd/natsdtest"
 	"penstock/internal/plane/rpc"
 	"penstock/internal/serve/router"
 	"penstock/internal/serve/servetest"
@@ -64,20 +64,10 @@ func (f *natsFleet) serve() {
 	}
 }
 
-func (f *natsFleet) dial() *nats.Conn {
-	f.t.Helper()
-	nc, err := natsd.Connect(f.server.URL(), "test", nil)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	f.t.Cleanup(nc.Close)
-	return nc
-}
-
 // planes are the planes of one process.
 func (f *natsFleet) planes() router.Planes {
 	f.t.Helper()
-	nc := f.dial()
+	nc := natsdtest.Connect(f.t, f.server)
 	events, err := bus.NewNATSBus(nc, bus.NATSBusConfig{})
 	if err != nil {
 		f.t.Fatal(err)
@@ -167,7 +157,7 @@ func (f *natsFleet) newer(than string) (name string) {
 	f.t.Helper()
 	archive := f.planes().Archive
 	f.told.until(f.t, "a snapshot is written", func() bool {
-		list, err := archive.List(f.t.Context(), "penstock.backend.snapshot.")
+		list, err := archive.List(fixturetest.PatientContext(f.t), "penstock.backend.snapshot.")
 		if err != nil || len(list) == 0 {
 			return false
 		}
@@ -205,7 +195,7 @@ func TestThirdReplicaOverNATS(t *testing.T) {
 	round(2)
 	events := f.planes().Bus
 	f.told.until(t, "the stream is purged", func() bool {
-		span, err := events.DescribeTopic(t.Context(), eventTopic)
+		span, err := events.DescribeTopic(fixturetest.PatientContext(t), eventTopic)
 		return err == nil && span.First > 1
 	})
 	stopFirst()
@@ -259,13 +249,13 @@ func (f *natsFleet) scan() {
 	f.t.Helper()
 	p := f.planes()
 	archive := p.Archive
-	list, err := archive.List(f.t.Context(), "")
+	list, err := archive.List(fixturetest.PatientContext(f.t), "")
 	if err != nil || len(list) == 0 {
 		f.t.Fatalf("objects %v, %v", list, err)
 	}
 	var kept [][]byte
 	for _, o := range list {
-		data, err := archive.Get(f.t.Context(), o.Name)
+		data, err := archive.Get(fixturetest.PatientContext(f.t), o.Name)
 		if err != nil {
 			f.t.Fatal(err)
 		}

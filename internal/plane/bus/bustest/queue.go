@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/internal/fixturetest"
 	"penstock/internal/plane/bus"
 )
 
@@ -71,7 +72,7 @@ func openQueue(t *testing.T, qs bus.Queues, cfg bus.QueueConfig) bus.Queue {
 
 func putJob(t *testing.T, q bus.Queue, id, data string) {
 	t.Helper()
-	if err := q.Put(patientContext(t), bus.Job{ID: id, Data: []byte(data), Lifetime: 5 * time.Minute}); err != nil {
+	if err := q.Put(fixturetest.PatientContext(t), bus.Job{ID: id, Data: []byte(data), Lifetime: 5 * time.Minute}); err != nil {
 		t.Fatalf("put %q: %v", id, err)
 	}
 }
@@ -88,41 +89,30 @@ func pullJob(t *testing.T, q bus.Queue, id string, attempt int) bus.Delivery {
 
 func pullAny(t *testing.T, q bus.Queue) bus.Delivery {
 	t.Helper()
-	d, err := q.Pull(patientContext(t))
+	d, err := q.Pull(fixturetest.PatientContext(t))
 	if err != nil {
 		t.Fatalf("pull: %v", err)
 	}
 	return d
 }
 
-// patientContext ends with the test, or when there is no more patience. Without a deadline a client library may
-// have one of its own, of some seconds, which a busy machine needs.
-func patientContext(t *testing.T) context.Context {
-	ctx, cancel := t.Context(), func() {}
-	if end, ok := t.Deadline(); ok {
-		ctx, cancel = context.WithTimeout(ctx, time.Until(end)/2)
-	}
-	t.Cleanup(cancel)
-	return ctx
-}
-
 func ackJob(t *testing.T, q bus.Queue, d bus.Delivery) {
 	t.Helper()
-	if err := q.Ack(patientContext(t), d); err != nil {
+	if err := q.Ack(fixturetest.PatientContext(t), d); err != nil {
 		t.Fatalf("acknowledge %q: %v", d.ID, err)
 	}
 }
 
 func releaseJob(t *testing.T, q bus.Queue, d bus.Delivery) {
 	t.Helper()
-	if err := q.Release(patientContext(t), d); err != nil {
+	if err := q.Release(fixturetest.PatientContext(t), d); err != nil {
 		t.Fatalf("release %q: %v", d.ID, err)
 	}
 }
 
 func checkDepth(t *testing.T, q bus.Queue, waiting, started int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(patientContext(t), 30*time.Second)
+	ctx, cancel := context.WithTimeout(fixturetest.PatientContext(t), 30*time.Second)
 	defer cancel()
 	for ; ; time.Sleep(clockStep) { // a NATS server counts what it has taken a moment later
 		d, err := q.DescribeDepth(ctx)
@@ -139,7 +129,7 @@ func checkDepth(t *testing.T, q bus.Queue, waiting, started int) {
 // checkDead checks the dead letters: "id:data:attempts", in order.
 func checkDead(t *testing.T, q bus.Queue, want ...string) {
 	t.Helper()
-	list, err := q.ListDead(patientContext(t))
+	list, err := q.ListDead(fixturetest.PatientContext(t))
 	var got []string
 	for _, d := range list {
 		got = append(got, fmt.Sprintf("%s:%s:%d", d.ID, d.Data, d.Attempts))
@@ -177,7 +167,7 @@ func testQueueOrder(t *testing.T, qs bus.Queues) {
 func testPullWaits(t *testing.T, qs bus.Queues) {
 	q := openQueue(t, qs, bus.QueueConfig{Lease: longLease})
 	const workers = 3
-	ctx, cancel := context.WithCancel(patientContext(t))
+	ctx, cancel := context.WithCancel(fixturetest.PatientContext(t))
 	defer cancel()
 	got := make(chan string, workers)
 	for range workers {
@@ -255,7 +245,7 @@ func testPullEndsAsJobComes(t *testing.T, qs bus.Queues) {
 		go func() {
 			d, err := q.Pull(ctx)
 			if err == nil {
-				err = q.Ack(patientContext(t), d)
+				err = q.Ack(fixturetest.PatientContext(t), d)
 			} else if errors.Is(err, context.Canceled) {
 				done <- false
 				return
@@ -317,7 +307,7 @@ func testJobSizes(t *testing.T, qs bus.Queues) {
 func testJobCopied(t *testing.T, qs bus.Queues) {
 	q := openQueue(t, qs, bus.QueueConfig{Lease: longLease, MaxAttempts: 2})
 	data := []byte("data")
-	if err := q.Put(patientContext(t), bus.Job{ID: "a", Data: data, Lifetime: time.Minute}); err != nil {
+	if err := q.Put(fixturetest.PatientContext(t), bus.Job{ID: "a", Data: data, Lifetime: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	clear(data)
@@ -332,7 +322,7 @@ func testJobCopied(t *testing.T, qs bus.Queues) {
 	putJob(t, q, "b", "")
 	pullJob(t, q, "b", 1)
 	for range 2 {
-		list, err := q.ListDead(patientContext(t))
+		list, err := q.ListDead(fixturetest.PatientContext(t))
 		if err != nil || len(list) != 1 || string(list[0].Data) != "data" {
 			t.Fatalf("dead letters %+v, error %v", list, err)
 		}
@@ -371,17 +361,17 @@ func testQueueRefuses(t *testing.T, qs bus.Queues) {
 		{"a long life", bus.Job{ID: "a", Lifetime: time.Minute + 1}, fault.Invalid},
 		{"much data", bus.Job{ID: "a", Data: make([]byte, bus.MaxJob+1), Lifetime: time.Second}, fault.TooLarge},
 	} {
-		checkCode(t, tt.what, q.Put(patientContext(t), tt.job), tt.code)
+		checkCode(t, tt.what, q.Put(fixturetest.PatientContext(t), tt.job), tt.code)
 	}
-	checkCode(t, "drop no id", q.DropDead(patientContext(t), ""), fault.Invalid)
-	checkCode(t, "an unknown delivery", q.Ack(patientContext(t), bus.Delivery{ID: "a", Deadline: time.Now().Add(time.Hour), Receipt: "1"}), fault.Conflict)
+	checkCode(t, "drop no id", q.DropDead(fixturetest.PatientContext(t), ""), fault.Invalid)
+	checkCode(t, "an unknown delivery", q.Ack(fixturetest.PatientContext(t), bus.Delivery{ID: "a", Deadline: time.Now().Add(time.Hour), Receipt: "1"}), fault.Conflict)
 	checkDepth(t, q, 0, 0)
 }
 
 func testQueueFull(t *testing.T, qs bus.Queues) {
 	q := openQueue(t, qs, bus.QueueConfig{Lease: longLease, MaxJobs: 3})
 	put := func(id string) error {
-		return q.Put(patientContext(t), bus.Job{ID: id, Data: make([]byte, bus.MaxJob), Lifetime: time.Minute})
+		return q.Put(fixturetest.PatientContext(t), bus.Job{ID: id, Data: make([]byte, bus.MaxJob), Lifetime: time.Minute})
 	}
 	for _, id := range []string{"a", "b", "c"} {
 		if err := put(id); err != nil {
@@ -403,7 +393,7 @@ func testQueueFull(t *testing.T, qs bus.Queues) {
 func testQueueDepth(t *testing.T, qs bus.Queues) {
 	q := openQueue(t, qs, bus.QueueConfig{Lease: longLease})
 	before := time.Now()
-	d, err := q.DescribeDepth(patientContext(t))
+	d, err := q.DescribeDepth(fixturetest.PatientContext(t))
 	if err != nil || d.At.Before(before) || d.At.After(time.Now()) {
 		t.Errorf("depth %+v, error %v", d, err)
 	}
@@ -447,7 +437,7 @@ func testRelease(t *testing.T, qs bus.Queues) {
 // testEndedDeliveries: what was acknowledged or released is no longer the worker's.
 func testEndedDeliveries(t *testing.T, qs bus.Queues) {
 	q := openQueue(t, qs, bus.QueueConfig{Lease: longLease})
-	ctx := patientContext(t)
+	ctx := fixturetest.PatientContext(t)
 	putJob(t, q, "a", "")
 	first := pullJob(t, q, "a", 1)
 	releaseJob(t, q, first)
@@ -486,7 +476,7 @@ func missHeartbeat(t *testing.T, qs bus.Queues, lease time.Duration) bool {
 	if string(second.Data) != "data" || !second.Deadline.Equal(silent.Deadline) {
 		t.Errorf("the second attempt is %+v, the first was %+v", second, silent)
 	}
-	if err := q.Ack(patientContext(t), second); err != nil {
+	if err := q.Ack(fixturetest.PatientContext(t), second); err != nil {
 		if code := fault.CodeOf(err); code != fault.Conflict && code != fault.Unavailable {
 			t.Errorf("ack: %v", err)
 		}
@@ -494,9 +484,9 @@ func missHeartbeat(t *testing.T, qs bus.Queues, lease time.Duration) bool {
 	}
 	checkDepth(t, q, 0, 0)
 	<-time.After(time.Until(pulled.Add(lease)))
-	checkCode(t, "extend a lease which has passed", q.Extend(patientContext(t), silent), fault.Conflict)
-	checkCode(t, "ack after the lease", q.Ack(patientContext(t), silent), fault.Conflict)
-	checkCode(t, "release after the lease", q.Release(patientContext(t), silent), fault.Conflict)
+	checkCode(t, "extend a lease which has passed", q.Extend(fixturetest.PatientContext(t), silent), fault.Conflict)
+	checkCode(t, "ack after the lease", q.Ack(fixturetest.PatientContext(t), silent), fault.Conflict)
+	checkCode(t, "release after the lease", q.Release(fixturetest.PatientContext(t), silent), fault.Conflict)
 	return true
 }
 
@@ -529,7 +519,7 @@ func keepLease(t *testing.T, qs bus.Queues, lease time.Duration) bool {
 	var longest time.Duration // from before one heartbeat to after the next
 	for began := time.Now(); time.Since(began) < 5*lease; <-tick.C {
 		now := time.Now()
-		err := q.Extend(patientContext(t), d)
+		err := q.Extend(fixturetest.PatientContext(t), d)
 		if longest = max(longest, time.Since(asked)); longest >= lease {
 			return false
 		}
@@ -572,7 +562,7 @@ func testDeadLetters(t *testing.T, qs bus.Queues) {
 	q := openQueue(t, qs, bus.QueueConfig{Lease: longLease, MaxAttempts: 1})
 	drop := func(id string) {
 		t.Helper()
-		if err := q.DropDead(patientContext(t), id); err != nil {
+		if err := q.DropDead(fixturetest.PatientContext(t), id); err != nil {
 			t.Errorf("drop %q: %v", id, err)
 		}
 	}
@@ -600,7 +590,7 @@ func testQueueState(t *testing.T, qs bus.Queues) {
 	q := openQueue(t, qs, bus.QueueConfig{Lease: longLease, MaxAttempts: 1})
 	check := func(what string, waiting, started, dead int) time.Time {
 		t.Helper()
-		s, err := q.DescribeState(patientContext(t))
+		s, err := q.DescribeState(fixturetest.PatientContext(t))
 		if err != nil || s.Waiting != waiting || s.Started != started || s.Dead != dead || s.At.IsZero() {
 			t.Errorf("%s: %+v, error %v; want %d, %d and %d dead", what, s, err, waiting, started, dead)
 		}
@@ -634,7 +624,7 @@ func testQueueState(t *testing.T, qs bus.Queues) {
 func testListQueues(t *testing.T, qs bus.Queues) {
 	check := func(prefix string, want ...string) {
 		t.Helper()
-		got, err := qs.ListQueues(patientContext(t), prefix)
+		got, err := qs.ListQueues(fixturetest.PatientContext(t), prefix)
 		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("queues of %q: %q, error %v, want %q", prefix, got, err, want)
 		}
@@ -657,7 +647,7 @@ func testListQueues(t *testing.T, qs bus.Queues) {
 func testWaitingDeadline(t *testing.T, qs bus.Queues) {
 	q := openQueue(t, qs, bus.QueueConfig{Lease: longLease})
 	for _, id := range []string{"short", "shorter"} {
-		if err := q.Put(patientContext(t), bus.Job{ID: id, Lifetime: time.Millisecond}); err != nil {
+		if err := q.Put(fixturetest.PatientContext(t), bus.Job{ID: id, Lifetime: time.Millisecond}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -672,7 +662,7 @@ func testHeldDeadline(t *testing.T, qs bus.Queues) {
 	q := openQueue(t, qs, bus.QueueConfig{Lease: longLease})
 	for lifetime := time.Second; ; lifetime *= 2 { // a slow machine needs longer from Put to Pull
 		ended := fmt.Sprint("end ", lifetime)
-		if err := q.Put(patientContext(t), bus.Job{ID: fmt.Sprint(lifetime), Lifetime: lifetime}); err != nil {
+		if err := q.Put(fixturetest.PatientContext(t), bus.Job{ID: fmt.Sprint(lifetime), Lifetime: lifetime}); err != nil {
 			t.Fatal(err)
 		}
 		putJob(t, q, ended, "")
@@ -682,9 +672,9 @@ func testHeldDeadline(t *testing.T, qs bus.Queues) {
 			continue
 		}
 		<-time.After(time.Until(d.Deadline.Add(clockStep)))
-		checkCode(t, "extend", q.Extend(patientContext(t), d), fault.Deadline)
-		checkCode(t, "ack", q.Ack(patientContext(t), d), fault.Deadline)
-		checkCode(t, "release", q.Release(patientContext(t), d), fault.Deadline)
+		checkCode(t, "extend", q.Extend(fixturetest.PatientContext(t), d), fault.Deadline)
+		checkCode(t, "ack", q.Ack(fixturetest.PatientContext(t), d), fault.Deadline)
+		checkCode(t, "release", q.Release(fixturetest.PatientContext(t), d), fault.Deadline)
 		ackJob(t, q, pullJob(t, q, ended, 1))
 		return
 	}
@@ -694,7 +684,7 @@ func testHeldDeadline(t *testing.T, qs bus.Queues) {
 func testManyWorkers(t *testing.T, qs bus.Queues) {
 	q := openQueue(t, qs, bus.QueueConfig{Lease: longLease})
 	const jobs, workers, putters = 200, 8, 4
-	ctx, cancel := context.WithCancel(patientContext(t))
+	ctx, cancel := context.WithCancel(fixturetest.PatientContext(t))
 	defer cancel()
 	var all sync.WaitGroup
 	got := make(chan bus.Delivery, jobs)

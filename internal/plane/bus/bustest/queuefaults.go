@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/internal/fixturetest"
 	"penstock/internal/plane/bus"
 )
 
@@ -74,7 +75,7 @@ func testQueueFaults(t *testing.T, qs bus.Queues) {
 	faults := QueueFaults{Fail: 0.2, Duplicate: 0.2, Delay: 2 * time.Millisecond}
 	q := NewFaultyQueue(inner, 1, faults)
 	receiver := newFencedReceiver()
-	patient := patientContext(t)
+	patient := fixturetest.PatientContext(t)
 	ctx, cancel := context.WithCancel(patient)
 	defer cancel()
 

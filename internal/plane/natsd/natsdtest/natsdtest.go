@@ -1,4 +1,4 @@
-// Package natsdtest provides NATS servers for tests which cannot be embedded.
+// Package natsdtest provides NATS servers for tests which cannot be embedded, and connections to embedded ones.
 package natsdtest
 
 import (
@@ -8,7 +8,30 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/nats-io/nats.go"
+
+	"penstock/internal/fixturetest"
+	"penstock/internal/plane/natsd"
 )
+
+// Connect connects to s, by its address if it has one. An attempt may take as long as the test. The connection ends
+// with the test.
+func Connect(t *testing.T, s *natsd.Server) *nats.Conn {
+	t.Helper()
+	var nc *nats.Conn
+	var err error
+	if s.URL() == "" {
+		nc, err = s.Connect(t.Name())
+	} else {
+		nc, err = natsd.Connect(s.URL(), t.Name(), nil, nats.Timeout(fixturetest.TimeLeft(t)))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
 
 // ServeVersion starts a server which greets clients with the given version and answers their pings,
 // and does nothing else. It ends with the test.
