@@ -141,7 +141,7 @@ func TestAgainstNaive(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			fmt.Fprintf(&b, "\n<tool_call>\n{\"name\": \"f\", \"arguments\": %s}\n</tool_call>", args)
+			fmt.Fprintf(&b, "\n<tool_call>\n{\"name\": \"f\", \"arguments\": %s}\n</tool_call>\n", args)
 		}
 		text := b.String()
 		got, err := Whole(config{Config: Config{Tools: "hermes", Reasoning: "qwen3"}}, []byte(text))
@@ -211,7 +211,7 @@ func TestHoldsLittle(t *testing.T) {
 				for range 3 * maxHeld / len(piece) {
 					events = p.Push(events[:0], piece)
 				}
-				if n := len(p.heldMarkup) + len(p.held) + len(p.space); n > maxHeld+2*maxSpace {
+				if n := len(p.heldMarkup) + len(p.held) + len(p.space) + len(p.spaceAfter); n > maxHeld+2*maxSpace {
 					t.Fatalf("%s behind %q %q: holds %d bytes", f.names[0], begin, more, n)
 				}
 			}
