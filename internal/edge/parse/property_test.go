@@ -315,3 +315,31 @@ func TestLongNames(t *testing.T) {
 		}
 	}
 }
+
+// TestStringsOfUnknownTypeStream: a value whose first character shows that it is a string is not held.
+func TestStringsOfUnknownTypeStream(t *testing.T) {
+	optional := Function{Name: "f", Parameters: []byte(`{"properties": {"o": {"type": ["string", "null", "boolean"]}, "n": {"type": "integer"}}}`)}
+	for _, c := range []struct{ key, value, want string }{
+		{"x", "Some words", `{"x":"Some words`},
+		{"x", "\n  \"Quoted", `{"x":"  \"Quoted`},
+		{"x", "{\"a\"", `{"x":`},
+		{"x", "12", `{"x":`},
+		{"x", "tr", `{"x":`},
+		{"x", " ", `{"x":`},
+		{"x", "1 apple", `{"x":`},
+		{"o", "Some words", `{"o":"Some words`},
+		{"o", "Tr", `{"o":`},
+		{"o", "nul", `{"o":`},
+		{"n", "words", `{"n":`},
+	} {
+		p, err := newParser(config{Config: Config{Tools: "qwen3_coder", Functions: []Function{optional}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var f Fold
+		f.Add(p.Push(nil, []byte("<tool_call><function=f><parameter="+c.key+">"+c.value)))
+		if got := f.Answer().Calls[0].Arguments; got != c.want {
+			t.Errorf("%s: %q: %s, want %s", c.key, c.value, got, c.want)
+		}
+	}
+}
