@@ -19,8 +19,8 @@
 //   - Arguments in another form are converted to compact JSON. XML parameters get the type in the function's
 //     schema. Without a schema, a value which is JSON but not a string is that value, and any other value is
 //     a string.
-//   - White space next to markup is layout and is dropped. That of content before calls and reasoning is kept
-//     if content follows them.
+//   - White space next to markup is layout and is dropped. Before and after calls and reasoning which have
+//     content on both sides it is kept.
 //   - An end marker of reasoning without a start is dropped before any other output. Amid content it is
 //     dropped if it arrives as one token or cannot be typed.
 //   - The rest of a call's frame after its arguments (a fence, a surplus closing bracket) is dropped, as are
@@ -155,6 +155,8 @@ type Parser struct {
 	heldMarkup      []byte // markup as written
 	space           []byte // white space which may be next to markup
 	contentSpace    []byte // white space of content before the current reasoning
+	spaceAfter      []byte // white space after calls or reasoning, which follow content
+	hasContent      bool   // content was emitted, or the answer starts within content
 	afterMarkup     bool   // markup was read last
 	calls           int
 
@@ -290,7 +292,7 @@ func (g *Grammar) NewParser(start StartState, seed string) *Parser {
 	if g.startsInReasoning(start) {
 		p.current, p.markers, p.afterMarkup = reasoningMachine, &p.rethink, true
 	} else if start == StartAmid {
-		p.markers = &p.mid
+		p.markers, p.hasContent = &p.mid, true
 	}
 	return p
 }
@@ -346,8 +348,8 @@ func (p *Parser) Close(dst []Event) []Event {
 	if p.tentative {
 		p.abandonCall()
 	}
-	if p.afterMarkup || p.answerEnded { // white space before a call with nothing after it
-		p.space = p.space[:0]
+	if p.afterMarkup || p.answerEnded { // no content follows
+		p.space, p.spaceAfter = p.space[:0], p.spaceAfter[:0]
 	}
 	p.current.endText(p)
 	return p.flushEvents()
@@ -373,6 +375,7 @@ func (p *Parser) emitText(k EventKind, text ...byte) {
 	if len(text) == 0 {
 		return
 	}
+	p.hasContent = p.hasContent || k == Content
 	from := len(p.out)
 	p.out = append(p.out, text...)
 	index := 0
@@ -398,7 +401,7 @@ func (p *Parser) beginCall(name, id string) bool {
 		p.callInReasoning = false
 		p.endReasoning()
 	}
-	p.tentative, p.heldMarkup = false, p.heldMarkup[:0]
+	p.tentative, p.heldMarkup, p.spaceAfter = false, p.heldMarkup[:0], p.spaceAfter[:0]
 	if id == "" {
 		id = p.makeCallID(p.calls)
 	}

@@ -23,7 +23,7 @@ func configOf(t *testing.T, d *datadriven.TestData, fs []Function) config {
 		case "reasoning":
 			cfg.Reasoning = v
 		case "start":
-			cfg.Start = map[string]StartState{"open": StartOpen, "closed": StartClosed}[v]
+			cfg.Start = map[string]StartState{"open": StartOpen, "closed": StartClosed, "amid": StartAmid}[v]
 		default:
 			t.Fatalf("%s: unknown argument %s", d.Pos, arg.Key)
 		}

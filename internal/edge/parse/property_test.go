@@ -141,7 +141,7 @@ func TestAgainstNaive(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			fmt.Fprintf(&b, "\n<tool_call>\n{\"name\": \"f\", \"arguments\": %s}\n</tool_call>", args)
+			fmt.Fprintf(&b, "\n<tool_call>\n{\"name\": \"f\", \"arguments\": %s}\n</tool_call>\n", args)
 		}
 		text := b.String()
 		got, err := Whole(config{Config: Config{Tools: "hermes", Reasoning: "qwen3"}}, []byte(text))
@@ -211,7 +211,7 @@ func TestHoldsLittle(t *testing.T) {
 				for range 3 * maxHeld / len(piece) {
 					events = p.Push(events[:0], piece)
 				}
-				if n := len(p.heldMarkup) + len(p.held) + len(p.space); n > maxHeld+2*maxSpace {
+				if n := len(p.heldMarkup) + len(p.held) + len(p.space) + len(p.spaceAfter); n > maxHeld+2*maxSpace {
 					t.Fatalf("%s behind %q %q: holds %d bytes", f.names[0], begin, more, n)
 				}
 			}
@@ -312,6 +312,34 @@ func TestLongNames(t *testing.T) {
 		}
 		if len(a.Calls) != 1 || a.Calls[0].Name != "f" {
 			t.Errorf("%s: %d calls: %+v", format, len(a.Calls), a)
+		}
+	}
+}
+
+// TestStringsOfUnknownTypeStream: a value whose first character shows that it is a string is not held.
+func TestStringsOfUnknownTypeStream(t *testing.T) {
+	optional := Function{Name: "f", Parameters: []byte(`{"properties": {"o": {"type": ["string", "null", "boolean"]}, "n": {"type": "integer"}}}`)}
+	for _, c := range []struct{ key, value, want string }{
+		{"x", "Some words", `{"x":"Some words`},
+		{"x", "\n  \"Quoted", `{"x":"  \"Quoted`},
+		{"x", "{\"a\"", `{"x":`},
+		{"x", "12", `{"x":`},
+		{"x", "tr", `{"x":`},
+		{"x", " ", `{"x":`},
+		{"x", "1 apple", `{"x":`},
+		{"o", "Some words", `{"o":"Some words`},
+		{"o", "Tr", `{"o":`},
+		{"o", "nul", `{"o":`},
+		{"n", "words", `{"n":`},
+	} {
+		p, err := newParser(config{Config: Config{Tools: "qwen3_coder", Functions: []Function{optional}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var f Fold
+		f.Add(p.Push(nil, []byte("<tool_call><function=f><parameter="+c.key+">"+c.value)))
+		if got := f.Answer().Calls[0].Arguments; got != c.want {
+			t.Errorf("%s: %q: %s, want %s", c.key, c.value, got, c.want)
 		}
 	}
 }

@@ -10,10 +10,13 @@ const (
 
 func (t textMachine) readByte(p *Parser, c byte) {
 	if isSpace(c) {
-		if p.afterMarkup {
-			return
+		switch {
+		case !p.afterMarkup:
+			p.space = append(p.space, c)
+		case t == contentMachine && p.hasContent:
+			p.spaceAfter = append(p.spaceAfter, c)
 		}
-		if p.space = append(p.space, c); len(p.space) > maxSpace {
+		if len(p.space)+len(p.spaceAfter) > maxSpace {
 			t.endText(p)
 		}
 		return
@@ -29,11 +32,13 @@ func (t textMachine) readByte(p *Parser, c byte) {
 
 func (t textMachine) readMarker(p *Parser, l markerRule) {
 	switch l.act {
+	case actDrop:
+		p.spaceAfter = p.spaceAfter[:0]
 	case actThink:
 		if p.markers == &p.start && !p.afterMarkup { // no output before
 			p.space = p.space[:0]
 		}
-		p.contentSpace, p.space = p.space, p.contentSpace[:0]
+		p.contentSpace, p.space, p.spaceAfter = p.space, p.contentSpace[:0], p.spaceAfter[:0]
 		p.current, p.markers, p.afterMarkup = reasoningMachine, &p.rethink, true
 	case actEndThink:
 		p.endReasoning()
@@ -50,8 +55,8 @@ func (t textMachine) readMarker(p *Parser, l markerRule) {
 			t.emitMarker(p, l.text)
 			return
 		}
-		p.space = append(p.space, l.text...) // content if more follows
-		p.answerEnded = true
+		p.space = append(append(p.space, p.spaceAfter...), l.text...) // content if more follows
+		p.spaceAfter, p.answerEnded = p.spaceAfter[:0], true
 	case actStray:
 		if !p.isToken || !p.tokens[l.text] {
 			t.emitMarker(p, l.text)
@@ -69,7 +74,8 @@ func (t textMachine) emitMarker(p *Parser, marker string) {
 // endText emits the white space which is not next to markup.
 func (t textMachine) endText(p *Parser) {
 	p.emitText(EventKind(t), p.space...)
-	p.space, p.answerEnded = p.space[:0], false
+	p.emitText(EventKind(t), p.spaceAfter...)
+	p.space, p.spaceAfter, p.answerEnded = p.space[:0], p.spaceAfter[:0], false
 }
 
 // endReasoning drops the white space at the end of reasoning. It restores that of the content before the

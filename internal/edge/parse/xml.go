@@ -61,6 +61,7 @@ type elementMachine struct {
 	typ       typeMask
 	callOpen  bool // a call is open
 	first     bool // no byte of the value was read
+	blank     bool // only white space of the value was read
 	line      bool // a newline is held: the value may end after it
 	object    bool // the arguments are one object
 	json      valueScanner
@@ -199,7 +200,8 @@ func (e *elementMachine) readByte(p *Parser, c byte) {
 	case elementText:
 		e.writeTextByte(p, c)
 	case elementValue:
-		if e.buf = append(e.buf, c); len(e.buf) > maxHeld {
+		e.buf = append(e.buf, c)
+		if len(e.buf) > maxHeld || e.mustBeString(c) {
 			e.spillValue(p)
 		}
 	case elementClosing:
@@ -275,7 +277,7 @@ func (e *elementMachine) writeKey(p *Parser, key string) {
 
 // beginValue begins a value.
 func (e *elementMachine) beginValue(p *Parser) {
-	e.first, e.line = true, false
+	e.first, e.blank, e.line = true, true, false
 	e.enterPhase(p, elementValue, &e.value)
 	if e.typ == typeString {
 		e.phase = elementText
@@ -304,7 +306,17 @@ func (e *elementMachine) writeTextByte(p *Parser, c byte) {
 	}
 }
 
-// spillValue converts a value which is too long to hold to a string.
+// mustBeString reports whether c, the next byte of the value, shows that the value is a string: it may be one,
+// and no value of another type begins with c.
+func (e *elementMachine) mustBeString(c byte) bool {
+	if !e.blank || isSpace(c) {
+		return false
+	}
+	e.blank = false
+	return (e.typ == 0 || e.typ&typeString != 0) && strings.IndexByte("{[(-+.0123456789tfnTFN", c) < 0
+}
+
+// spillValue writes the held value as the beginning of a string.
 func (e *elementMachine) spillValue(p *Parser) {
 	p.emitText(Arguments, '"')
 	for _, c := range e.buf {
