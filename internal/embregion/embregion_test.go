@@ -14,13 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"penstock/core/embcache"
 	"penstock/core/kv"
 	"penstock/core/media"
 	"penstock/core/splitmix"
 	"penstock/internal/backoff"
+	"penstock/internal/fixturetest"
 	"penstock/internal/plane/xfer"
 )
 
@@ -29,7 +28,7 @@ func TestMain(m *testing.M) {
 		runChild(role)
 		return
 	}
-	goleak.VerifyTestMain(m)
+	fixturetest.RunTests(m)
 }
 
 const testWidth = 16

@@ -20,18 +20,17 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"penstock/core/embcache"
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/internal/fixturetest"
 )
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("PENSTOCK_TEST_TIER"); dir != "" {
 		writeForever(dir)
 	}
-	goleak.VerifyTestMain(m)
+	fixturetest.RunTests(m)
 }
 
 // memoryObjects is an object store in memory, as several processes see it.

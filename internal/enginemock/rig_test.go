@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"penstock/core/kv"
 	"penstock/internal/edge/prep"
 	"penstock/internal/edge/prep/chat"
@@ -20,9 +18,10 @@ import (
 	"penstock/internal/engine"
 	"penstock/internal/engine/sim"
 	"penstock/internal/enginemock"
+	"penstock/internal/fixturetest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { fixturetest.RunTests(m) }
 
 // pipeline is the built-in pipeline, opened once.
 var pipeline = sync.OnceValues(func() (*prep.Pipeline, error) { return chat.Open(chat.Ref{Kind: "builtin"}) })

@@ -7,17 +7,16 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"penstock/core/embcache"
 	"penstock/core/kv"
 	"penstock/core/kvfeed"
 	"penstock/core/kvfeed/embfeed"
 	"penstock/internal/engine"
+	"penstock/internal/fixturetest"
 	"penstock/internal/plane/bus"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { fixturetest.RunTests(m) }
 
 func newIndex(t *testing.T) *Directory {
 	t.Helper()

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
+	"penstock/internal/fixturetest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { fixturetest.RunTests(m) }
 
 // patience bounds waits for what must happen. Only a failure reaches it, also on a slow machine.
 const patience = 5 * time.Minute

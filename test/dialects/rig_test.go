@@ -20,8 +20,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"penstock/core/kv"
 	"penstock/internal/backoff"
 	"penstock/internal/config"
@@ -36,7 +34,7 @@ import (
 	"penstock/internal/node"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { fixturetest.RunTests(m) }
 
 const blockSize = 16
 

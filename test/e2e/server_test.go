@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"penstock/internal/backoff"
 	"penstock/internal/config"
 	"penstock/internal/fixturetest"
@@ -25,7 +23,7 @@ func TestMain(m *testing.M) {
 	if settings := os.Getenv(workerProcessEnv); settings != "" {
 		os.Exit(runWorkerProcess(strings.Split(settings, "\n")))
 	}
-	goleak.VerifyTestMain(m)
+	fixturetest.RunTests(m)
 }
 
 // server is a running Penstock.

@@ -14,12 +14,11 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/internal/engine"
+	"penstock/internal/fixturetest"
 	"penstock/internal/strictjson"
-
-	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { fixturetest.RunTests(m) }
 
 // plain is a test dialect: the prompt is sent as a list, and an event is
 // {"i":choice,"t":[tokens],"f":"stop"|"length","c":cached} or {"error":…}.

@@ -9,11 +9,10 @@ import (
 	"penstock/internal/engine/remote"
 	"penstock/internal/enginemock"
 	"penstock/internal/enginemock/enginemocktest"
-
-	"go.uber.org/goleak"
+	"penstock/internal/fixturetest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { fixturetest.RunTests(m) }
 
 var rig enginemocktest.MockRig
 

@@ -6,11 +6,10 @@ import (
 	"penstock/core/kv"
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
-
-	"go.uber.org/goleak"
+	"penstock/internal/fixturetest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { fixturetest.RunTests(m) }
 
 // small returns an engine with room for few sequences, whose passes take 1 ms per
 // prompt token and 10 ms for a token of output.

@@ -7,11 +7,10 @@ import (
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
 	"penstock/internal/engine/tiny/model"
-
-	"go.uber.org/goleak"
+	"penstock/internal/fixturetest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { fixturetest.RunTests(m) }
 
 // smallShape is a model small enough to compute thousands of tokens in a test.
 func smallShape() model.Config {

@@ -13,12 +13,11 @@ import (
 	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
 	"penstock/internal/engine/sim"
+	"penstock/internal/fixturetest"
 	"penstock/internal/zmtp"
-
-	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { fixturetest.RunTests(m) }
 
 // pipeline returns the built-in pipeline, opened once.
 var pipeline = sync.OnceValues(func() (*prep.Pipeline, error) { return chat.Open(chat.Ref{Kind: "builtin"}) })

@@ -6,13 +6,13 @@ import (
 	"testing"
 
 	"penstock/core/kv"
+	"penstock/internal/fixturetest"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { fixturetest.RunTests(m) }
 
 func stored(hash int) []kv.Event {
 	return []kv.Event{{Kind: kv.Stored, Blocks: []kv.BlockHash{kv.BlockHash(hash)}}}

@@ -7,12 +7,12 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/datadriven"
-	"go.uber.org/goleak"
 
+	"penstock/internal/fixturetest"
 	"penstock/internal/replay"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { fixturetest.RunTests(m) }
 
 // TestScripts reads the files in testdata/script and compares each request, or why
 // the file is refused:

@@ -9,15 +9,14 @@ import (
 	"sync"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"penstock/core/fault"
 	"penstock/internal/engine"
+	"penstock/internal/fixturetest"
 	"penstock/internal/plane/rpc"
 	"penstock/internal/plane/xfer"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { fixturetest.RunTests(m) }
 
 // pair is a lender and a fetcher which run, as of two processes which share a request plane.
 type pair struct {

@@ -14,14 +14,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"penstock/core/embcache"
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/media"
 	"penstock/internal/catalog"
 	"penstock/internal/engine"
+	"penstock/internal/fixturetest"
 	"penstock/internal/holders"
 	"penstock/internal/plane/disco"
 	"penstock/internal/plane/rpc"
@@ -29,7 +28,7 @@ import (
 	"penstock/internal/serve/servetest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { fixturetest.RunTests(m) }
 
 func cardOf(change func(*engine.Card)) engine.Card {
 	c := engine.Card{Name: "m", BlockSize: 4, Ranks: 1, ContextLength: 100, VocabSize: 100, Media: []string{"image"}, Encoder: "weights"}

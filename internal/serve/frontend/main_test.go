@@ -3,7 +3,7 @@ package frontend
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"penstock/internal/fixturetest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { fixturetest.RunTests(m) }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 
 	"penstock/core/disagg"
 	"penstock/core/fault"
@@ -21,13 +20,14 @@ import (
 	"penstock/internal/engine"
 	"penstock/internal/engine/batch"
 	"penstock/internal/engine/enginetest"
+	"penstock/internal/fixturetest"
 	"penstock/internal/plane/bus"
 	"penstock/internal/plane/bus/bustest"
 	"penstock/internal/plane/rpc"
 	"penstock/internal/plane/xfer"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { fixturetest.RunTests(m) }
 
 const vocabulary = 96
 

@@ -19,8 +19,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/kvfeed"
@@ -28,6 +26,7 @@ import (
 	"penstock/internal/edge/api"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
+	"penstock/internal/fixturetest"
 	"penstock/internal/obs"
 	"penstock/internal/plane/bus"
 	"penstock/internal/plane/bus/bustest"
@@ -38,7 +37,7 @@ import (
 	"penstock/internal/serve/worker"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { fixturetest.RunTests(m) }
 
 // cluster is a router and workers on planes in memory. It runs in a bubble.
 type cluster struct {

@@ -11,20 +11,19 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/internal/catalog"
 	"penstock/internal/engine"
+	"penstock/internal/fixturetest"
 	"penstock/internal/obs"
 	"penstock/internal/plane/disco"
 	"penstock/internal/plane/rpc"
 	"penstock/internal/serve/servetest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { fixturetest.RunTests(m) }
 
 // book is a scripted router that records reservations.
 type book struct {

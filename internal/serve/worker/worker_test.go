@@ -15,12 +15,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"go.uber.org/goleak"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/kvfeed"
 	"penstock/internal/engine"
+	"penstock/internal/fixturetest"
 	"penstock/internal/obs"
 	"penstock/internal/plane/bus"
 	"penstock/internal/plane/bus/bustest"
@@ -30,7 +30,7 @@ import (
 	"penstock/internal/serve/worker"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { fixturetest.RunTests(m) }
 
 // rig is a running worker on planes in memory.
 type rig struct {

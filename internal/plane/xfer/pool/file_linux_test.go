@@ -17,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"penstock/core/fault"
@@ -25,6 +24,7 @@ import (
 	"penstock/core/pool"
 	"penstock/core/splitmix"
 	"penstock/internal/backoff"
+	"penstock/internal/fixturetest"
 )
 
 var killRounds = flag.Int("pool-kills", 12, "processes which TestKilled kills")
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 		runChild(text)
 		return
 	}
-	goleak.VerifyTestMain(m)
+	fixturetest.RunTests(m)
 }
 
 const (
