@@ -9,8 +9,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// RunTests runs the tests of a package and ends the process. They fail if they leave goroutines which do not end within a
-// minute: on a busy machine what was closed needs some of it.
+// RunTests runs the tests of a package and ends the process. They fail if they leave goroutines which do not end within
+// a minute: on a busy machine what was closed needs some of it.
 func RunTests(m *testing.M) {
 	code := m.Run()
 	if code == 0 {
