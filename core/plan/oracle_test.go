@@ -155,3 +155,33 @@ func TestSpreadLengths(t *testing.T) {
 		}
 	}
 }
+
+// TestCompoundWithin compares with draws.
+func TestCompoundWithin(t *testing.T) {
+	rng := rand.New(rand.NewPCG(9, 9))
+	sizes := spreadLengths(50, 1)
+	src := rand.NewPCG(4, 4)
+	for _, mean := range []float64{0.1, 2, 20, 90, 110, 1000} {
+		number := distuv.Poisson{Lambda: mean, Src: src}
+		for _, times := range []float64{0.2, 0.7, 1, 1.3, 2, 6} {
+			y, within, all := 50*mean*times+20, 0, 20_000
+			for range all {
+				sum := 0.0
+				for range int(number.Rand()) {
+					sum += sizes[rng.IntN(lengthParts)]
+				}
+				if sum <= y {
+					within++
+				}
+			}
+			if got, want := compoundWithin(mean, &sizes, y), float64(within)/float64(all); math.Abs(got-want) > 0.03 {
+				t.Errorf("P(W <= %.0f) with %g parts in the mean is %.3f, and %.3f of draws", y, mean, got, want)
+			}
+		}
+	}
+	for _, c := range []struct{ mean, y, want float64 }{{5, -1, 0}, {0, 1, 1}, {1, 0, math.Exp(-1)}} {
+		if got := compoundWithin(c.mean, &sizes, c.y); math.Abs(got-c.want) > 1e-12 {
+			t.Errorf("P(W <= %g) with %g parts is %g, want %g", c.y, c.mean, got, c.want)
+		}
+	}
+}

@@ -397,3 +397,21 @@ func (p *Planner) missRatio(role WorkerRole) float64 {
 	}
 	return ratio
 }
+
+// SizeFor returns how many workers of each role the targets need at a rate in requests a second, if it does not change:
+// the size of a fleet which knows its traffic. Requests are like the ones of t; if t is nil, like the ones which p has
+// learned of, of which there must be some. Floors, ceilings and the budget hold.
+func (p *Planner) SizeFor(t *Traffic, rate float64) []int {
+	u := p.usage
+	if t != nil {
+		u = usage{}
+		u.addTraffic(t)
+	}
+	load := p.cfg.makeWorkload(&u, rate)
+	needs := make([]int, len(p.roles))
+	for i := range p.roles {
+		s := p.makeStation(&p.roles[i], &load)
+		needs[i] = s.findSize(p.cfg.Targets.Chance).workers
+	}
+	return p.fitNeeds(needs)
+}

@@ -13,6 +13,7 @@ type workload struct {
 	lengths  [lengthParts]float64 // prompt tokens which are not cached, equally likely
 	mean     float64              // of them
 	squared  float64              // coefficient of variation of the time of a prefill, squared
+	answers  [lengthParts]float64 // tokens of answers, equally likely
 	output   float64              // tokens of an answer
 	context  float64              // mean length of a sequence while it is decoded
 	ttft     float64              // target
@@ -60,6 +61,7 @@ func (c *Config) makeWorkload(u *usage, rate float64) workload {
 		mean: max(u.input*(1-u.cached), 1), tokens: u.mediaTokens, spread: u.mediaSpread,
 	}
 	w.lengths = spreadLengths(w.mean, u.inputSpread)
+	w.answers = spreadLengths(w.output, u.outputSpread)
 	w.squared = float64(u.inputSpread * u.inputSpread)
 	w.context = max(u.input, 1) + float64(w.output/2)
 	if c.encodes() {
@@ -221,7 +223,7 @@ func (s *station) shareWithin(wait waitTail, target, running float64) float64 {
 	for _, tokens := range s.load.lengths {
 		share += 1 - wait.beyond(target-rest-s.ownMs(tokens, running))
 	}
-	return share / float64(len(s.load.lengths))
+	return share / lengthParts
 }
 
 // attainITL returns the share of requests whose mean time between tokens is within the target, with n workers: the
@@ -244,6 +246,33 @@ func (s *station) attainITL(n int) float64 {
 	return 1 - poissonTail(float64(s.load.rate*s.load.output)*min(s.passMs(rate, float64(within)), s.load.itl), n*within)
 }
 
+// attainInterrupted returns the share of requests whose own time between tokens is within the target, though prompts of
+// others interrupt them, with n workers. An answer of o tokens has o·target ms. Of these prefills leave enough for o steps
+// if the prompts which come meanwhile take no longer than the rest:
+//
+//	P(W <= o·target - o·step(running))    W compound Poisson with mean number rate/n·o·target, of times of prefills
+//
+// It is a lower bound: prompts may not be computed before the answer ends. Short answers are the ones which miss: to them
+// one long prompt is an interruption which their few tokens do not outweigh. Steps are those of a worker with a standard
+// deviation more sequences than the mean.
+func (s *station) attainInterrupted(n int, running float64) float64 {
+	if s.role != Aggregated {
+		return 1
+	}
+	step := s.stepMs(running + sqrt(running))
+	var times [lengthParts]float64
+	for i, tokens := range s.load.lengths {
+		times[i] = s.model.PrefillMs(tokens)
+	}
+	share := 0.0
+	for _, tokens := range s.load.answers {
+		gaps := max(tokens-1, 1)
+		within := float64(gaps * s.load.itl)
+		share += compoundWithin(s.load.rate/float64(n)*within, &times, within-float64(gaps*step))
+	}
+	return share / lengthParts
+}
+
 // attain returns the share of requests which keep the targets with n workers: at least one less the shares which miss
 // either. It is 0 if workers cannot hold what runs.
 func (s *station) attain(n int) (share float64, bound string) {
@@ -257,7 +286,7 @@ func (s *station) attain(n int) (share float64, bound string) {
 			return 0, boundByLoad
 		}
 	}
-	ttft, itl := s.attainTTFT(n, running), s.attainITL(n)
+	ttft, itl := s.attainTTFT(n, running), s.attainITL(n)+s.attainInterrupted(n, running)-1
 	if itl < ttft {
 		bound = boundByITL
 	} else {

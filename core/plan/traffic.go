@@ -16,8 +16,8 @@ type Traffic struct {
 	Arrivals float64
 	// InputTokens and OutputTokens are the mean lengths of prompts and answers, and CachedShare is the share of prompt
 	// tokens which caches had. InputSpread is the standard deviation of the prompt tokens which caches had not, divided
-	// by their mean.
-	InputTokens, InputSpread, OutputTokens, CachedShare float64
+	// by their mean, and OutputSpread that of the lengths of answers.
+	InputTokens, InputSpread, OutputTokens, OutputSpread, CachedShare float64
 	// MediaShare is the share of requests with media, MediaTokens the mean tokens of one which are to be encoded, and
 	// MediaSpread their standard deviation, divided by the mean.
 	MediaShare, MediaTokens, MediaSpread float64
@@ -40,7 +40,7 @@ func (t *Traffic) findProblem() string {
 	}
 	if t.Arrivals > 0 {
 		numbers = append(numbers, number{"input tokens", t.InputTokens, 1e9}, number{"spread of input", t.InputSpread, 1e3},
-			number{"output tokens", t.OutputTokens, 1e9}, number{"cached share", t.CachedShare, 1},
+			number{"output tokens", t.OutputTokens, 1e9}, number{"spread of output", t.OutputSpread, 1e3}, number{"cached share", t.CachedShare, 1},
 			number{"share of media", t.MediaShare, 1}, number{"tokens of media", t.MediaTokens, 1e9}, number{"spread of media", t.MediaSpread, 1e3},
 			number{"TTFT", t.TTFT, 1e12}, number{"ITL", t.ITL, 1e12})
 	}
@@ -74,9 +74,9 @@ type Observation struct {
 
 // usage is what the latest requests were like. It outlives intervals without requests.
 type usage struct {
-	known                                bool
-	input, output, cached, inputSpread   float64
-	mediaShare, mediaTokens, mediaSpread float64
+	known                                            bool
+	input, output, cached, inputSpread, outputSpread float64
+	mediaShare, mediaTokens, mediaSpread             float64
 }
 
 // usageWeight is the weight of an interval with many requests in the means of usage; one with few has less.
@@ -99,6 +99,7 @@ func (u *usage) addTraffic(t *Traffic) {
 	move(&u.output, t.OutputTokens)
 	move(&u.cached, t.CachedShare)
 	move(&u.inputSpread, t.InputSpread)
+	move(&u.outputSpread, t.OutputSpread)
 	move(&u.mediaShare, t.MediaShare)
 	if t.MediaShare > 0 {
 		move(&u.mediaTokens, t.MediaTokens)
