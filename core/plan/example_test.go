@@ -47,6 +47,6 @@ func Example() {
 	//   order 2: hold: 1 would do, and metrics are known for less than 5m0s
 	// 20/s by last: 4 desired, 4 feasible, 2 actual
 	//   order 4: start 2: 4 workers are needed, by ITL
-	// 26/s by last: 5 desired, 5 feasible, 4 actual
-	//   order 5: start 1: 5 workers are needed, by ITL
+	// 20/s by last: 4 desired, 4 feasible, 4 actual
+	//   order 4: keep: 4 workers are needed, by ITL
 }

@@ -21,8 +21,8 @@ type Forecast struct {
 	Error float64 `json:"error"`
 	// Errors has those of all methods, in a fixed order; -1 for a method without forecasts.
 	Errors []MethodError `json:"errors,omitempty"`
-	// Surprise says that the last interval had far more requests than the method makes likely, so that they are the
-	// forecast.
+	// Surprise says that the last interval had far more requests than the method makes likely, or the last two far fewer
+	// than a mean, so that they are the forecast.
 	Surprise bool `json:"surprise,omitempty"`
 }
 
@@ -52,6 +52,8 @@ const (
 	meanIntervals  = 8
 	longIntervals  = 40
 	trendIntervals = 20
+	// shortForget makes the last 30 intervals count in the deviation by which a forecast is raised.
+	shortForget = 0.967
 	// errorForget makes the last 100 intervals count in backtest errors.
 	errorForget = 0.99
 	// fewScores is the number of forecasts without an error which are assumed before there are others.
@@ -92,8 +94,11 @@ type forecaster struct {
 
 // methodScore has the forecasts of a method which wait for their interval, and decayed sums of its errors.
 type methodScore struct {
-	pending                       []float64 // by interval modulo lead; -1 for none
-	absolute, short, actual, rows float64   // short: of the errors by which actual arrivals exceeded a forecast
+	pending                []float64 // by interval modulo lead; -1 for none
+	absolute, actual, rows float64
+	// short is the sum of the errors by which actual arrivals exceeded a forecast, over shortRows forecasts with as many
+	// arrivals as shortActual. It decays faster.
+	short, shortActual, shortRows float64
 	scored                        int
 }
 
@@ -145,10 +150,16 @@ func (s *methodScore) scoreForecast(at int, actual float64) {
 	}
 	off := actual - expected
 	s.absolute = float64(s.absolute*errorForget) + math.Abs(off)
-	s.short = float64(s.short*errorForget) + max(off, 0)
+	s.shortActual, s.shortRows = float64(s.shortActual*shortForget)+actual, float64(s.shortRows*shortForget)+1
+	s.short = float64(s.short*shortForget) + min(max(off, 0), float64(surprisingDeviations*sqrt(max(expected, 1)+float64(s.deviation()*s.deviation()))))
 	s.actual = float64(s.actual*errorForget) + actual
 	s.rows = float64(s.rows*errorForget) + 1
 	s.scored++
+}
+
+// deviation returns the standard deviation of errors, estimated from forecasts which were too low.
+func (s *methodScore) deviation() float64 {
+	return shortDeviation * s.short / (s.shortRows + fewScores)
 }
 
 // relativeError returns the backtest error, -1 if there is none.
@@ -282,8 +293,9 @@ const shortDeviation = 2.5066282746310002
 
 // forecastAhead returns the arrivals of the busiest one of the next lead intervals, and their raised number: by standard
 // deviations of what the errors have beyond the chance of a Poisson process, which the queueing model knows. Errors are
-// the ones of forecasts which were too low: a fall of traffic does not make a forecast unsafe. The deviation is that of
-// mean errors, and not of their squares, in which one step of the load would count for an hour.
+// the ones of forecasts which were too low: a fall of traffic does not make a forecast unsafe. A step of the load must not
+// count for an hour: the deviation is that of mean errors, and not of their squares, and surprising errors count only as
+// far as they are likely.
 func (f *forecaster) forecastAhead(deviations float64) (expected, raised float64, surprise bool) {
 	if f.recentMean(longIntervals) <= 0 {
 		return 0, 0, false
@@ -291,17 +303,24 @@ func (f *forecaster) forecastAhead(deviations float64) (expected, raised float64
 	for ahead := 1; ahead <= f.lead; ahead++ {
 		expected = max(expected, f.predict(f.current, ahead))
 	}
-	raised = expected
+	excess := 0.0
 	if s := &f.scores[f.current]; s.rows > 0 {
-		deviation := shortDeviation * s.short / (s.rows + fewScores)
-		raised += float64(deviations * sqrt(max(float64(deviation*deviation)-s.actual/s.rows, 0)))
+		excess = float64(deviations * sqrt(max(float64(s.deviation()*s.deviation())-s.shortActual/s.shortRows, 0)))
 	}
-	last := f.recentMean(1)
-	if last > raised+float64(surprisingDeviations*sqrt(max(raised, 1))) {
+	raised = expected + excess
+	if last := f.recentMean(1); last > raised+float64(surprisingDeviations*sqrt(max(raised, 1))) {
 		return last, last, true
+	}
+	// The mean of two intervals has half the variance of one.
+	if last := f.recentMean(lastIntervals); last < expected-float64(surprisingDeviations*sqrt(max(expected, 1)/2)) && f.isLevel() {
+		return last, last + excess, true
 	}
 	return expected, raised, false
 }
+
+// isLevel reports whether the method in use says what is now, so that arrivals which are far below it show that it lags.
+// The others say what will be.
+func (f *forecaster) isLevel() bool { return f.current <= methodLongMean }
 
 // describeForecast returns the forecast in requests a second; intervals are of so many seconds.
 func (f *forecaster) describeForecast(deviations, seconds float64) Forecast {

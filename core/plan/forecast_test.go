@@ -92,6 +92,26 @@ func TestSurprise(t *testing.T) {
 	}
 }
 
+// TestFall: a mean which still has a spike in it is no forecast of two intervals which are far below it.
+func TestFall(t *testing.T) {
+	f := newForecaster(3, 0)
+	for _, y := range drawArrivals(200, func(i int) float64 { return 30 + 300*float64(i/190) }) {
+		f.addArrivals(y)
+	}
+	f.current = methodLongMean
+	for range 2 {
+		f.addArrivals(30)
+	}
+	f.current = methodLongMean
+	if got, raised, surprise := f.forecastAhead(0); !surprise || got != 30 || raised != 30 {
+		t.Errorf("%.0f expected, raised to %.0f, after two intervals of 30; a surprise: %v", got, raised, surprise)
+	}
+	f.current = methodTrend
+	if _, _, surprise := f.forecastAhead(0); surprise {
+		t.Error("a line, which says what will be, is replaced by what is")
+	}
+}
+
 // TestGaps: intervals without metrics are no intervals without traffic, and no forecast is scored by them.
 func TestGaps(t *testing.T) {
 	f := newForecaster(3, 480)

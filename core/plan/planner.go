@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"penstock/core/kv"
@@ -87,10 +88,13 @@ type roleState struct {
 	sized    bool
 	downNeed int // with DownMargin more traffic
 	model    string
-	extra    int // workers beyond the model's, because targets are missed
-	missed   int // intervals
-	calmFrom kv.Mono
-	calm     bool
+	// extra are workers beyond the model's, because targets are missed: extraShare of the model's number. missed counts the
+	// intervals in which they are, and settled the ones in which the fleet has what the model asks for.
+	extra           int
+	extraShare      float64
+	missed, settled int
+	calmFrom        kv.Mono
+	calm            bool
 
 	needs           []pastNeed
 	lastUp, lastLow kv.Mono
@@ -353,37 +357,46 @@ func (p *Planner) makeStation(r *roleState, load *workload) station {
 
 const (
 	// missedIntervals is the number of intervals in which means miss a target before a role gets more workers than its
-	// model asks for, and surelyAttainable the share of requests which the model must let keep the targets for that.
+	// model asks for, settledIntervals the number for which it had these before, so that no request of a shortage is left,
+	// and surelyAttainable the share of requests which the model must let keep the targets.
 	missedIntervals  = 2
+	settledIntervals = 4
 	surelyAttainable = 0.9
 )
 
 // adjustExtra corrects a model which is too fast: while all ordered workers are ready and as many as it asks for, and the
 // means of requests miss the targets all the same, the role gets one worker more than it has, up to twice the model's
-// number. A worker leaves again after DownAfter in which the means, with the work of one worker spread over the others,
-// kept the targets.
+// number. The share by which it has more stays when the load changes. A worker leaves again after DownAfter in which the
+// means, with the work of one worker spread over the others, kept the targets.
 func (p *Planner) adjustExtra(now kv.Mono, r *roleState) {
-	ratio := p.missRatio(r.cfg.Role)
-	settled := r.fleet.Ready == r.order && r.fleet.Starting == 0 && r.fleet.Ready >= r.size.workers+r.extra
-	if !settled || p.traffic.Arrivals == 0 {
-		r.missed = 0
+	size := r.size.workers
+	r.extra = int(math.Ceil(float64(r.extraShare*float64(size)) - 1e-9))
+	ratio, n := p.missRatio(r.cfg.Role), r.fleet.Ready
+	if n != r.order || r.fleet.Starting > 0 || n < size+r.extra || p.traffic.Arrivals == 0 {
+		r.settled, r.missed = 0, 0
+	} else {
+		r.settled++
 	}
-	switch n := float64(r.fleet.Ready); {
-	case ratio > 1 && settled && p.traffic.Arrivals > 0 && r.size.most >= surelyAttainable:
+	switch {
+	case ratio > 1 && r.settled > settledIntervals && r.size.most >= surelyAttainable:
 		r.calm = false
 		if r.missed++; r.missed >= missedIntervals {
-			r.missed = 0
-			r.extra = min(r.fleet.Ready+1-r.size.workers, r.size.workers)
+			r.setExtra(n + 1 - size)
 		}
-	case ratio > 1 || n > 1 && ratio*n/(n-1) > 1:
+	case ratio > 1 || n > 1 && float64(ratio*float64(n)) > float64(n-1):
 		r.calm, r.missed = false, 0
 	case !r.calm:
 		r.calm, r.calmFrom, r.missed = true, now, 0
 	case now.Sub(r.calmFrom) >= p.cfg.DownAfter && r.extra > 0:
-		r.extra--
+		r.setExtra(r.extra - 1)
 		r.calmFrom = now
 	}
-	r.extra = max(r.extra, 0)
+}
+
+// setExtra sets the number of workers beyond the model's, at most the model's.
+func (r *roleState) setExtra(n int) {
+	r.extra, r.missed = max(min(n, r.size.workers), 0), 0
+	r.extraShare = float64(r.extra) / float64(max(r.size.workers, 1))
 }
 
 // missRatio returns the largest of the role's means over its target.
