@@ -33,6 +33,7 @@ var rank = map[string]int{
 var mayImport = map[string][]string{
 	"core/route":                         {"core/activeseq", "core/rates"},                            // choosing, reserving and learning are one step
 	"core/disagg":                        {"core/rates"},                                              // decides by what was learned of workers
+	"core/plan":                          {"core/rates"},                                              // sizes fleets by it
 	"internal/dispatch":                  {"internal/obs", "internal/engine", "internal/catalog"},     // attempts are spans, and calls of the engine contract
 	"internal/catalog":                   {"internal/plane/disco", "internal/engine", "internal/obs"}, // reads cards in the registry
 	"internal/holders":                   {"internal/plane/bus", "internal/engine", "internal/obs"},   // follows the workers' events

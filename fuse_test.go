@@ -16,7 +16,7 @@ import (
 // sameEverywhere are the packages whose results are the same bytes on every kind of
 // machine.
 var sameEverywhere = []string{
-	"core/exact", "core/kvfeed", "core/health", "core/kv", "core/media", "core/media/family", "core/migrate", "core/paged",
+	"core/exact", "core/kvfeed", "core/health", "core/kv", "core/media", "core/media/family", "core/migrate", "core/paged", "core/plan",
 	"core/prefix", "core/poolindex", "core/route", "core/route/queue", "core/activeseq", "core/activeseq/replica",
 	"core/snapshot", "core/splitmix",
 	"internal/engine/sim",

@@ -62,6 +62,7 @@ type replayFlags struct {
 	rowLatency     time.Duration
 	rowBandwidth   float64 // GB/s
 	disagg         replayDisagg
+	planner        replayPlanner
 }
 
 // slowDowns is the value of --slow-worker. It implements pflag.Value.
@@ -155,6 +156,7 @@ could give. The same command gives the same result on any machine.`,
 	fs.DurationVar(&f.rowLatency, "embedding-fetch-latency", 500*time.Microsecond, "time that an embedding takes from one worker to another, or from an encode worker, beside that of its bytes")
 	fs.Float64Var(&f.rowBandwidth, "embedding-fetch-bandwidth", 12.5, "GB a second at which they come; 0 takes no time")
 	f.disagg.addFlags(fs)
+	f.planner.addFlags(fs)
 	fs.BoolVar(&f.noEvents, "no-kv-events", false, "routers follow no cache events: they predict what is cached from what they sent, for 2m0s")
 	fs.DurationVar(&f.predicted, "router-predicted-ttl", 2*time.Second, "time for which routers predict so too beside the events; 0s is not at all")
 	fs.DurationVar(&f.eventDelay, "event-delay", 0, "time that a cache event takes from worker to router")
@@ -335,6 +337,9 @@ func (w *timedWorkload) countRequests(ctx context.Context) (n int, err error) {
 // runReplay runs all scenarios and writes the result.
 func (f *replayFlags) runReplay(cmd *cobra.Command) (err error) {
 	ctx := cmd.Context()
+	if err := f.setPlannerDefaults(cmd.Flags()); err != nil {
+		return usageError(err)
+	}
 	all, err := f.buildScenarios(cmd)
 	if err != nil {
 		return usageError(err)
@@ -349,6 +354,9 @@ func (f *replayFlags) runReplay(cmd *cobra.Command) (err error) {
 	}
 	if f.tune {
 		return f.tuneDefaults(cmd, all, work)
+	}
+	if len(f.planner.modes) > 0 {
+		return f.comparePlanners(cmd, all, work)
 	}
 	if f.describe {
 		return f.describeWorkload(cmd, all, work)

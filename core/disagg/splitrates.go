@@ -8,8 +8,9 @@ import (
 )
 
 // SplitRates learns, at one decode worker, the times by which ByCost compares: of prefills there and at prefill
-// workers, of transfers, and of attempts which fail. Prefill workers are one: which of them gets a job is not known when it is decided. Until
-// times are known the priors of core/rates hold, and transfers are believed to take what they take at 1 GB/s.
+// workers, of transfers, and of attempts which fail. Prefill workers are one: which of them gets a job is not known when
+// it is decided. Until times are known the priors of core/rates hold, and transfers are believed to take what they take
+// at 1 GB/s.
 //
 // It is not safe for concurrent use, and deterministic: time is an argument, which never decreases.
 type SplitRates struct {

@@ -1,9 +1,9 @@
-// Package exact has the exponential function and its inverse with results which are equal on all processors,
-// for decisions and random draws which must be the same everywhere.
+// Package exact has the exponential function, its inverse and the sine with results which are equal on all
+// processors, for decisions and random draws which must be the same everywhere.
 //
 // The functions of package math are not: some are written in assembly, and a processor with fused
 // multiply-add rounds once where another rounds twice. These use only single IEEE 754 operations, and convert
-// every product before adding it, which forbids the compiler to fuse them. They are within 2 units in the
+// every product before adding it, which forbids the compiler to fuse them. Exp and Ln are within 2 units in the
 // last place; near its zero at 1 Ln is within 2^-52.
 package exact
 
@@ -68,4 +68,25 @@ func Ln(x float64) float64 {
 	}
 	series := float64(2*s) + float64(2*float64(s*sum))
 	return float64(float64(e)*ln2High) + (series + float64(float64(e)*ln2Low))
+}
+
+// SinTurns returns the sine of x turns, a turn being 2π, for |x| below 2^50. The cosine is SinTurns(x + ¼).
+//
+// With x reduced to [-¼, ¼] turns and y = 2π·x it is y - y³/3! + … + y²¹/21!; the next term is below 2^-59. The error is
+// below 2^-51.
+func SinTurns(x float64) float64 {
+	x -= math.Floor(x)
+	switch {
+	case x > 0.75:
+		x -= 1
+	case x > 0.25:
+		x = 0.5 - x
+	}
+	y := float64(x * (2 * math.Pi))
+	square := float64(y * y)
+	p := 1.0
+	for k := 21; k >= 3; k -= 2 {
+		p = 1 - float64(square*p)/float64(k*(k-1))
+	}
+	return float64(y * p)
 }

@@ -96,3 +96,19 @@ func BenchmarkLn(b *testing.B) {
 	}
 	_ = sink
 }
+
+// TestSinTurns compares with package math, and with the quarters, where the sine is known.
+func TestSinTurns(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	for range 100_000 {
+		x := 4*rng.Float64() - 2
+		if got, want := SinTurns(x), math.Sin(2*math.Pi*(x-math.Floor(x))); math.Abs(got-want) > 4./(1<<51) {
+			t.Fatalf("the sine of %v turns is %v, want %v", x, got, want)
+		}
+	}
+	for quarter, want := range []float64{0, 1, 0, -1, 0, 1} {
+		if got := SinTurns(float64(quarter) / 4); math.Abs(got-want) > 1./(1<<51) {
+			t.Errorf("the sine of %d quarters is %v, want %v", quarter, got, want)
+		}
+	}
+}

@@ -471,3 +471,6 @@ func (t *Learner) Check() error {
 }
 
 func toMs(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// IsTrusted reports whether the times of prefills and of steps are learned from enough samples, and not assumed.
+func (t *Learner) IsTrusted() bool { return t.prefill.samples >= trusted && t.step.samples >= trusted }

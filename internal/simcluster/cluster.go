@@ -46,6 +46,7 @@ type cluster struct {
 	// holders is what routers and workers know of embedding caches; nil if nothing depends on it.
 	holders *embindex.Index
 	prefillFleet
+	scaling fleetScaler
 
 	// tasks, calls, batches and the other arenas hold values by slot number, with free lists.
 	tasks      arena[requestTask]
@@ -135,6 +136,7 @@ func newCluster(cfg Config, source replay.Source, record Recorder) (*cluster, er
 			return nil, fmt.Errorf("simcluster: %w", err)
 		}
 	}
+	c.openScaling()
 	for i := range c.routers {
 		c.updateMembers(i)
 	}
@@ -227,6 +229,12 @@ func (c *cluster) runEvent() error {
 		c.tickHandoff(e.a, e.b)
 	case eventAdmit:
 		c.admitWaiting(&c.routers[e.a])
+	case eventScale:
+		c.scaleFleet()
+	case eventWorkerReady:
+		c.beginWorker(e.a, e.b)
+	case eventDrainCheck:
+		c.checkDrain(e.a, e.b)
 	case eventLoadReport:
 		for i := range c.workers[:c.cfg.Workers] {
 			c.workers[i].reportLoad(c)

@@ -137,6 +137,9 @@ func (x *faultInjector) scheduleEnd(c *cluster, worker uint32) {
 
 // crashWorker crashes a worker: its calls break, its cache is lost.
 func (c *cluster) crashWorker(worker uint32) {
+	if !c.scaling.exists(worker) {
+		return
+	}
 	w := &c.workers[worker]
 	c.stopWorker(w, fault.Unavailable)
 	c.queue.push(c.now.Add(c.faults.Lease), eventLeaseExpired, worker, uint32(w.epoch))
@@ -144,6 +147,9 @@ func (c *cluster) crashWorker(worker uint32) {
 
 // drainWorker starts the planned stop of a worker.
 func (c *cluster) drainWorker(worker uint32) {
+	if !c.scaling.exists(worker) {
+		return
+	}
 	w := &c.workers[worker]
 	w.draining, w.registered = true, false
 	c.dropPulls(worker)
@@ -155,6 +161,13 @@ func (c *cluster) drainWorker(worker uint32) {
 
 // stopWorker fails a worker's calls with a code and stops it; it restarts later.
 func (c *cluster) stopWorker(w *simWorker, code fault.Code) {
+	c.haltWorker(w, code)
+	down := c.faults.random.drawUpTo(c.faults.MaxDowntime) + c.cfg.Timing.Startup
+	c.queue.push(c.now.Add(down), eventWorkerRestart, w.number, 0)
+}
+
+// haltWorker fails a worker's calls with a code and stops it.
+func (c *cluster) haltWorker(w *simWorker, code fault.Code) {
 	w.alive = false
 	w.leavePool(c)
 	w.inbox, w.aborts = w.inbox[:0], w.aborts[:0]
@@ -171,13 +184,14 @@ func (c *cluster) stopWorker(w *simWorker, code fault.Code) {
 		}
 	}
 	c.loseJobs(w)
-	down := c.faults.random.drawUpTo(c.faults.MaxDowntime) + c.cfg.Timing.Startup
-	c.queue.push(c.now.Add(down), eventWorkerRestart, w.number, 0)
 }
 
 // restartWorker starts the next epoch of a worker.
 func (c *cluster) restartWorker(worker uint32) {
 	w := &c.workers[worker]
+	if w.alive || !c.scaling.exists(worker) {
+		return
+	}
 	if err := w.startEpoch(c); err != nil {
 		c.internalError = err
 		return

@@ -108,7 +108,9 @@ type Config struct {
 	// Pool is memory shared by workers.
 	Pool   Pool
 	Faults Faults
-	Seed   uint64
+	// Scaling has the number of workers change.
+	Scaling Scaling
+	Seed    uint64
 }
 
 // SlowDown makes the passes of a worker longer which start at a time or later.
@@ -178,7 +180,7 @@ func (c *Config) Validate() error {
 			errs = append(errs, fault.New(fault.Invalid, "simcluster: worker %d of %d cannot become slower by %g at %v", s.Worker, c.Workers, s.Factor, s.At))
 		}
 	}
-	errs = append(errs, c.Pool.validate(), c.validateEncoding(), c.validateSplit())
+	errs = append(errs, c.Pool.validate(), c.validateEncoding(), c.validateSplit(), c.validateScaling())
 	return errors.Join(errs...)
 }
 
@@ -211,6 +213,9 @@ func Run(ctx context.Context, cfg Config, source replay.Source, record Recorder)
 	}
 	if r, ok := record.(EmbeddingRecorder); ok && c.mediaObjects > 0 {
 		r.RecordEmbeddings(c.embeddingUse())
+	}
+	if r, ok := record.(ScalingRecorder); ok && cfg.Scaling.Scaler != nil {
+		r.RecordScaling(c.finishScaling())
 	}
 	if r, ok := record.(DisaggRecorder); ok && c.cfg.PrefillWorkers > 0 {
 		r.RecordDisagg(c.disaggUse())

@@ -70,6 +70,7 @@ func (c *cluster) startTask(at uint32) {
 	t := &c.tasks.all[at]
 	t.router = uint32(c.started % len(c.routers))
 	c.started++
+	c.scaling.countArrival()
 	t.key = strconv.FormatUint(t.serial, 10)
 	t.prompt = len(c.expandPrompt(t))
 	t.limit = min(t.request.Output, c.contextLimit()-t.prompt)
@@ -298,6 +299,7 @@ func (c *cluster) finishTask(at uint32, problem string) {
 	t.stallSeq++
 	c.tasks.freeSlot(at)
 	c.record.RecordSample(&s)
+	c.scaling.countAnswer(&s)
 	if session != nil {
 		c.releaseSession(session)
 	}
