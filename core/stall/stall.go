@@ -13,8 +13,8 @@
 //	silent for longer than prefills take              broken
 //	otherwise                                         busy: it is probed again
 //
-// (1) An engine on the network from which something was received since the probe may be slow: it is broken when its
-// probes have had no answer for 10 s.
+// (1) An engine on the network from which something was received since the probe may be slow: it is probed again, with
+// 10 s for the answer, and is broken without one.
 //
 // A stream has stalled when nothing has arrived for its limit although the engine works: the engine answered
 // the canary after the limit, or keeps producing tokens for other streams. A request has not stalled if it
@@ -157,9 +157,10 @@ type Detector struct {
 	lastProof       kv.Mono   // last answered one
 	broken          bool
 
-	probeTime       time.Duration // duration of the last probe of the idle engine; 0 before the first answer
-	failedProbes    int           // unanswered probes in a row while it was broken
-	firstUnanswered kv.Mono       // when the first of the unanswered probes in a row was sent; 0 if the last one was answered
+	probeTime    time.Duration // duration of the last probe of the idle engine; 0 before the first answer
+	failedProbes int           // unanswered probes in a row while it was broken
+	// firstUnanswered is when the first of the unanswered probes in a row was sent; 0 if the last one was answered.
+	firstUnanswered kv.Mono
 }
 
 // New returns a detector without samples, for an engine which works.
@@ -238,7 +239,8 @@ func (m *Detector) silentFor(now kv.Mono) time.Duration {
 // slow and not mute: four times the duration of the last probe, and twice the 99th percentile of the time to
 // a first token. For an engine which has never answered, each probe waits twice as long as the one before.
 // The probe of an idle engine in this process waits 30 s: such an engine is as slow as this process, which may get
-// little of a busy machine, and cannot be out of reach.
+// little of a busy machine, and cannot be out of reach. A probe after unanswered ones, of an engine which works, waits
+// 10 s.
 func (m *Detector) ProbeTimeout(now kv.Mono) time.Duration {
 	switch {
 	case m.isMute(now):
@@ -252,6 +254,9 @@ func (m *Detector) ProbeTimeout(now kv.Mono) time.Duration {
 	}
 	if m.probeTime > 0 || m.firsts.seen >= learnedFirsts {
 		doubled /= patientAfter
+	}
+	if !m.broken && m.firstUnanswered > 0 && m.signs.Calls == 0 {
+		limit = max(limit, MinLimit)
 	}
 	return min(min(limit, maxProbe)<<min(doubled, 4), maxProbe)
 }

@@ -76,7 +76,7 @@ func TestUnanswered(t *testing.T) {
 			nc.Close()
 		}
 		var failed *net.OpError
-		if IsUnanswered(err) != c.unanswered || c.op != "" && (!errors.As(err, &failed) || failed.Op != c.op) {
+		if err == nil || IsUnanswered(err) != c.unanswered || c.op != "" && (!errors.As(err, &failed) || failed.Op != c.op) {
 			t.Errorf("%s: unanswered: %t, %v", c.name, IsUnanswered(err), err)
 		}
 	}

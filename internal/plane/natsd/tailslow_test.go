@@ -60,7 +60,7 @@ func TestTailLateMessages(t *testing.T) {
 		f.publish(t, "s.a", fmt.Sprint(i))
 	}
 	late := &lateConns{server: f.server, late: 1500 * time.Millisecond}
-	nc, err := nats.Connect("", append(connOptions("late", f.server.log), nats.InProcessServer(late))...)
+	nc, err := nats.Connect("", append(connOptions("late", f.server.log), nats.InProcessServer(late), nats.Timeout(fixturetest.TimeLeft(t)))...)
 	if err != nil {
 		t.Fatal(err)
 	}

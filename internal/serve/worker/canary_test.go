@@ -284,6 +284,31 @@ func TestCanaryOfLocalEngine(t *testing.T) {
 	})
 }
 
+// TestCallDuringLongCanary: a call which arrives while an engine in the worker's process is asked is judged as if it were not
+// asked: the canary ends soon, and the engine has a minute since the call arrived.
+func TestCallDuringLongCanary(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, servetest.Config{})
+		eng := newMoody(r.engine)
+		eng.isLocal = true
+		r.start(eng)
+		pass(time.Second)
+		eng.be(silent)
+		start := time.Now()
+		pass(15 * time.Second)
+		done := make(chan error, 1)
+		go func() { _, err := r.generate(t.Context(), r.addr(), request(4)); done <- err }()
+		pass(70 * time.Second)
+		if got := eng.canaries(start); len(got) < 2 || got[1] > 30*time.Second || r.state() != engine.StateNotReady {
+			t.Errorf("it was asked at %v, and is %s", got, r.state())
+		}
+		if err := <-done; fault.CodeOf(err) != fault.Unavailable {
+			t.Errorf("the call ended with %v", err)
+		}
+		r.stop()
+	})
+}
+
 // TestNoCanary: canaries can be turned off.
 func TestNoCanary(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -134,7 +134,7 @@ func (g *engineMonitor) askToken(ctx context.Context) error {
 			return errSilent
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, g.detector.ProbeTimeout(g.server.now()))
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan error, 1)
 	g.canaryDone = done
@@ -144,16 +144,35 @@ func (g *engineMonitor) askToken(ctx context.Context) error {
 		done <- g.generateToken(ctx)
 	})
 	err := errSilent
-	select {
-	case e := <-done:
-		g.canaryDone = nil
-		if ctx.Err() == nil {
-			err = e
-		}
-	case <-ctx.Done():
+	if e, answered := g.awaitToken(ctx, done); answered {
+		g.canaryDone, err = nil, e
 	}
 	g.server.w.metrics.canaries.WithLabelValues(outcomeOf(err)).Inc()
 	return err
+}
+
+// awaitToken waits for the end of a canary, while the detector's limit for it has not passed. A call which arrives meanwhile
+// makes that limit shorter.
+func (g *engineMonitor) awaitToken(ctx context.Context, done <-chan error) (err error, ended bool) {
+	asked := g.server.now()
+	limit := time.NewTimer(g.detector.ProbeTimeout(asked))
+	defer limit.Stop()
+	look := time.NewTicker(checkInterval)
+	defer look.Stop()
+	for {
+		select {
+		case err := <-done:
+			return err, ctx.Err() == nil
+		case <-look.C:
+			now := g.server.now()
+			g.detector.Observe(now, g.readSigns(now))
+			limit.Reset(asked.Add(g.detector.ProbeTimeout(now)).Sub(now))
+		case <-limit.C:
+			return nil, false
+		case <-ctx.Done():
+			return nil, false
+		}
+	}
 }
 
 // generateToken runs the canary request on the engine.
