@@ -21,6 +21,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -120,7 +121,7 @@ const (
 	maxRetry = time.Hour
 )
 
-// EnsureDefaults fills in the fields which are not set.
+// EnsureDefaults fills in the fields which are not set. It changes a copy of Roles: callers may share that.
 func (c *Config) EnsureDefaults() {
 	c.Targets.Chance = cmp.Or(c.Targets.Chance, 0.99)
 	c.Interval = cmp.Or(c.Interval, 30*time.Second)
@@ -135,6 +136,7 @@ func (c *Config) EnsureDefaults() {
 	c.Deviations = cmp.Or(c.Deviations, 1)
 	c.ClearWithin = cmp.Or(c.ClearWithin, c.StartUp)
 	c.EncodeShare = cmp.Or(c.EncodeShare, 0.5)
+	c.Roles = slices.Clone(c.Roles)
 	for i := range c.Roles {
 		c.Roles[i].ensureDefaults()
 	}

@@ -189,6 +189,8 @@ type encodeRun struct {
 func (e *Producer) EncodeObject(ctx context.Context, req *engine.EncodeRequest, object *media.Object) (*engine.EncodedObject, error) {
 	card := e.base.Card()
 	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
 	case req.Encoder != "" && req.Encoder != card.Encoder:
 		return nil, fault.New(fault.Conflict, "encode: the engine is %.200q, not %.200q", card.Encoder, req.Encoder)
 	case object.Key.IsZero():
