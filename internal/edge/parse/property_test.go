@@ -343,3 +343,25 @@ func TestStringsOfUnknownTypeStream(t *testing.T) {
 		}
 	}
 }
+
+// TestGemmaEndsAnywhere: arguments which the end marker cuts off are complete and valid JSON.
+func TestGemmaEndsAnywhere(t *testing.T) {
+	const quote = `<|"|>`
+	const call = `<|tool_call>call:f{s:<|"|>Köln } "x"<|"|>,"k":"R\u00fcd\"e",t:'''it's''',n:-1.5,o:{k:[1,{b:true,c:[]}],z:r'x'},l:(1,),e:'',x:New York}`
+	for i := range call {
+		inQuote := false
+		for n := 1; n < len(quote); n++ {
+			inQuote = inQuote || strings.HasSuffix(call[:i], quote[:n])
+		}
+		if i <= strings.Index(call, "{") || inQuote {
+			continue
+		}
+		a, err := Whole(config{Config: Config{Tools: "gemma4", Functions: testFunctions}}, []byte(call[:i]+"<tool_call|> Bye"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(a.Calls) != 1 || !a.Calls[0].Complete || !json.Valid([]byte(a.Calls[0].Arguments)) || a.Content != "Bye" {
+			t.Errorf("%q: %+v", call[:i], a)
+		}
+	}
+}
