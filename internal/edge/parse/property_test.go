@@ -76,6 +76,7 @@ func TestRandomMarkup(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			checkFallbacks(t, cfg, text, whole)
 			var cuts []int
 			for i := range text {
 				if rng.IntN(4) == 0 {
@@ -85,6 +86,25 @@ func TestRandomMarkup(t *testing.T) {
 			if diff := cmp.Diff(whole, inPieces(t, cfg, text, cuts...)); diff != "" {
 				t.Fatalf("seed %d: %s/%s of %q cut at %v: %s", seed, cfg.Tools, cfg.Reasoning, text, cuts, diff)
 			}
+		}
+	}
+}
+
+// checkFallbacks checks the answer of text with each fallback against that without.
+func checkFallbacks(t *testing.T, cfg config, text string, whole Answer) {
+	t.Helper()
+	repeated := whole
+	if whole.Content == "" && len(whole.Calls) == 0 && cfg.Start != StartAmid {
+		repeated.Content = whole.Reasoning
+	}
+	moved := repeated
+	if whole.Content != repeated.Content {
+		moved.Reasoning = ""
+	}
+	for fallback, want := range map[ContentFallback]Answer{RepeatReasoning: repeated, MoveReasoning: moved} {
+		cfg.Fallback = fallback
+		if diff := cmp.Diff(want, inPieces(t, cfg, text, len(text)/2)); diff != "" {
+			t.Fatalf("%s/%s of %q with fallback %d: %s", cfg.Tools, cfg.Reasoning, text, fallback, diff)
 		}
 	}
 }
@@ -250,6 +270,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		checkFallbacks(t, cfg, text, whole)
 		at := int(cut) % (len(text) + 1)
 		if diff := cmp.Diff(whole, inPieces(t, cfg, text, at)); diff != "" {
 			t.Fatalf("%s/%s cut at %d: %s", cfg.Tools, cfg.Reasoning, at, diff)
