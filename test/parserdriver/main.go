@@ -25,7 +25,8 @@ type command struct {
 	Session   int              `json:"session"`
 	Tools     string           `json:"tools"`
 	Reasoning string           `json:"reasoning"`
-	Start     string           `json:"start"` // "open", "closed", "amid", or "" where the style decides
+	Start     string           `json:"start"`    // "open", "closed", "amid", or "" where the style decides
+	Fallback  string           `json:"fallback"` // "repeat", "move", or "" for none
 	Functions []functionSchema `json:"functions"`
 	Special   []string         `json:"special"` // the special tokens of the vocabulary
 	Pieces    []inputPiece     `json:"pieces"`
@@ -64,6 +65,10 @@ type outputEvent struct {
 
 var starts = map[string]parse.StartState{
 	"": parse.StyleDecides, "open": parse.StartOpen, "closed": parse.StartClosed, "amid": parse.StartAmid,
+}
+
+var fallbacks = map[string]parse.ContentFallback{
+	"": parse.NoFallback, "repeat": parse.RepeatReasoning, "move": parse.MoveReasoning,
 }
 
 // sessionTable has the responses being parsed.
@@ -131,7 +136,11 @@ func (s *sessionTable) openSession(c *command) (driverResult, error) {
 	if !ok {
 		return driverResult{}, fmt.Errorf("unknown start %q", c.Start)
 	}
-	cfg := parse.Config{Tools: c.Tools, Reasoning: c.Reasoning}
+	fallback, ok := fallbacks[c.Fallback]
+	if !ok {
+		return driverResult{}, fmt.Errorf("unknown fallback %q", c.Fallback)
+	}
+	cfg := parse.Config{Tools: c.Tools, Reasoning: c.Reasoning, Fallback: fallback}
 	if len(c.Special) > 0 {
 		cfg.HasToken = func(marker string) bool { return slices.Contains(c.Special, marker) }
 	}

@@ -3,7 +3,7 @@
 //
 // A dialect decodes its wire format into a [Request] and prints the [Chunk]s of the answer in its wire
 // format, so that everything between exists once. A whole answer is the [Fold] of the chunks which a stream
-// would have printed, so the two cannot differ.
+// would have printed, so the two cannot differ but by [Request.FillContent].
 package api
 
 import (
@@ -40,6 +40,9 @@ type Request struct {
 	TemplateArgs []byte
 	// HideReasoning omits the model's reasoning from the answer.
 	HideReasoning bool
+	// FillContent gives an answer without content and calls its reasoning as content. A stream repeats the
+	// reasoning at its end; in a whole answer it is content alone.
+	FillContent bool
 
 	Prompts []Prompt // completions only; at least one
 	Echo    bool     // completions only: the answer begins with the prompt

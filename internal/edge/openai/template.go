@@ -14,6 +14,9 @@ const (
 	enableVariable   = "enable_thinking" // Qwen's and GLM's
 )
 
+// fillVariable is the template variable which also sets Request.FillContent. Clients of Nemotron 3 and Granite use it.
+const fillVariable = "force_nonempty_content"
+
 // templateArgs is the text of chat_template_kwargs, a slice of the body, and which of the variables above it
 // sets.
 type templateArgs struct {
@@ -35,6 +38,10 @@ func (d *requestDecoder) readTemplateArgs() error {
 				a.thinking = true
 			case enableVariable:
 				a.enable = true
+			case fillVariable:
+				if d.Kind() == strictjson.BoolKind {
+					return d.ReadBoolInto(&d.Req.FillContent)
+				}
 			}
 			return d.SkipValue()
 		})

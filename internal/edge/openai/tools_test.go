@@ -77,6 +77,10 @@ func TestDecodeTools(t *testing.T) {
 
 		{`"chat_template_kwargs":{ }`, func(*api.Request) {}},
 		{`"chat_template_kwargs": { "a" : [1] } `, func(r *api.Request) { r.TemplateArgs = []byte(`{ "a" : [1] }`) }},
+		{`"chat_template_kwargs":{"force_nonempty_content":true}`, func(r *api.Request) {
+			r.TemplateArgs, r.FillContent = []byte(`{"force_nonempty_content":true}`), true
+		}},
+		{`"chat_template_kwargs":{"force_nonempty_content":"true"}`, func(r *api.Request) { r.TemplateArgs = []byte(`{"force_nonempty_content":"true"}`) }},
 		{`"reasoning_effort":"high"`, func(r *api.Request) { r.TemplateArgs = []byte(`{"reasoning_effort":"high"}`) }},
 		{`"reasoning_effort":"none"`, func(r *api.Request) {
 			r.TemplateArgs = []byte(`{"reasoning_effort":"none","enable_thinking":false,"thinking":false}`)

@@ -15,7 +15,7 @@ type gemmaMachine struct {
 
 // gemmaPhase is the state of a gemmaMachine:
 //
-//	gemmaHeader  reads the word call and the name, up to {
+//	gemmaHeader  reads the word call and the name, up to { or, of a known function, the end
 //	gemmaBody    reads the arguments
 //	gemmaPast    after a call
 type gemmaPhase uint8
@@ -50,24 +50,22 @@ func (g *gemmaMachine) readByte(p *Parser, c byte) {
 			}
 			return
 		}
-		// Some checkpoints omit the word before the colon.
-		word, name, ok := strings.Cut(string(g.buf), ":")
-		word, name = strings.TrimSpace(word), strings.TrimSpace(name)
-		if !ok || word != "" && word != "call" || name == "" {
+		name := g.headerName()
+		if name == "" {
 			p.abandonCall()
 			return
 		}
 		if !p.beginCall(name, "") {
 			return
 		}
-		g.phase, g.l, p.markers = gemmaBody, literalConverter{}, &g.body
+		g.phase, g.l, p.markers = gemmaBody, literalConverter{fillsKeys: true}, &g.body
 		g.types, g.key = p.types[name], ""
 		g.readByte(p, c)
 	case gemmaBody:
 		inside := g.l.isInString(c)
 		g.out = g.rewriteByte(g.out[:0], c)
 		p.emitText(Arguments, g.out...)
-		if !inside && g.l.depth == 0 {
+		if !inside && g.l.depth() == 0 {
 			p.finishCall()
 			g.phase, p.markers = gemmaPast, &g.header
 		}
@@ -78,9 +76,18 @@ func (g *gemmaMachine) readByte(p *Parser, c byte) {
 	}
 }
 
+// headerName returns the name in the header; "" if what was read is not the header of a call.
+func (g *gemmaMachine) headerName() string {
+	word, name, ok := strings.Cut(string(g.buf), ":")
+	if word = strings.TrimSpace(word); !ok || word != "" && word != "call" { // some checkpoints omit the word
+		return ""
+	}
+	return strings.TrimSpace(name)
+}
+
 // rewriteByte reads a byte of the body. A value without quotes gets the type of its parameter in the schema.
 func (g *gemmaMachine) rewriteByte(dst []byte, c byte) []byte {
-	if g.l.depth != 1 || g.l.quote != 0 {
+	if g.l.depth() != 1 || g.l.quote != 0 {
 		return g.l.convertByte(dst, c)
 	}
 	switch c {
@@ -102,15 +109,29 @@ func (g *gemmaMachine) readMarker(p *Parser, l markerRule) {
 		p.emitText(Arguments, g.out...)
 		return
 	}
-	if p.tentative {
-		p.abandonCall()
-		return
-	}
-	if g.phase == gemmaBody {
-		p.emitText(Arguments, g.l.flushWord(nil)...)
+	if p.tentative { // no arguments
+		name := g.headerName()
+		if !p.known[name] {
+			p.abandonCall()
+			return
+		}
+		p.beginCall(name, "")
+		p.emitText(Arguments, '{', '}')
+		p.finishCall()
+	} else if g.phase == gemmaBody {
+		p.emitText(Arguments, g.closeBody(g.out[:0])...)
 		p.finishCall()
 	}
 	p.leaveCalls()
+}
+
+// closeBody ends the string and the brackets which are open.
+func (g *gemmaMachine) closeBody(dst []byte) []byte {
+	dst = g.l.closeString(dst)
+	for g.l.depth() > 0 {
+		dst = g.rewriteByte(dst, g.l.nextCloser())
+	}
+	return dst
 }
 
 func (g *gemmaMachine) endText(p *Parser) {

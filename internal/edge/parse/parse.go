@@ -1,9 +1,9 @@
 // Package parse splits the output of a model into content, reasoning and tool calls.
 //
 // There is one parser, and it is incremental: it reads pieces of text of any size and emits events. A whole
-// answer is the fold of its events, so that a streamed answer and a whole one cannot differ. The parser reads
-// byte by byte; its output depends on the bytes and never on the boundaries of the pieces. Its work is linear
-// in the text, and maxHeld bounds what it holds back.
+// answer is the fold of its events, so that a streamed answer and a whole one differ only by their
+// ContentFallback. The parser reads byte by byte; its output depends on the bytes and never on the boundaries
+// of the pieces. Its work is linear in the text, and maxHeld bounds the markup which it holds back.
 //
 // The rules for all formats:
 //
@@ -25,6 +25,7 @@
 //     dropped if it arrives as one token or cannot be typed.
 //   - The rest of a call's frame after its arguments (a fence, a surplus closing bracket) is dropped, as are
 //     unknown keys of a call object.
+//   - If the answer has neither content nor calls, its reasoning becomes content where Config.Fallback says so.
 //   - Formats without a marker of their own (bare JSON, Python calls) are calls only at the start of the
 //     content and, if functions are known, only with a known name.
 package parse
@@ -89,6 +90,21 @@ const (
 	StartAmid                      // within content, where only markers have a meaning
 )
 
+// ContentFallback says what happens to the reasoning of an answer which has neither content nor calls.
+type ContentFallback uint8
+
+// The fallbacks.
+const (
+	// NoFallback leaves the answer without content.
+	NoFallback ContentFallback = iota
+	// RepeatReasoning repeats the reasoning as content where the answer ends. It is for answers which are
+	// streamed.
+	RepeatReasoning
+	// MoveReasoning makes the reasoning content. It is for answers which are read whole: no event has
+	// reasoning before content or a call follows it.
+	MoveReasoning
+)
+
 // Function is a tool which the client offers.
 type Function struct {
 	Name string
@@ -107,6 +123,8 @@ type Config struct {
 	// the same condition an end marker of reasoning amid content is dropped. Nil means that nothing is known
 	// of the vocabulary.
 	HasToken func(marker string) bool
+	// Fallback applies to answers which do not continue content.
+	Fallback ContentFallback
 }
 
 // Grammar is common to the parsers of all choices of a request. It is immutable and safe for concurrent use.
@@ -126,6 +144,7 @@ type Grammar struct {
 	thinks            bool
 	forced            bool   // the default is to start inside reasoning
 	label             string // of reasoning, without white space; "" if it has none
+	fallback          ContentFallback
 	markup            []string
 }
 
@@ -158,6 +177,7 @@ type Parser struct {
 	spaceAfter      []byte // white space after calls or reasoning, which follow content
 	hasContent      bool   // content was emitted, or the answer starts within content
 	afterMarkup     bool   // markup was read last
+	reasoning       []byte // which may become content; nil if hasContent, calls or fallback say that it does not
 	calls           int
 
 	events []Event
@@ -204,6 +224,7 @@ func CompileGrammar(cfg Config) (*Grammar, error) {
 	g.harmony, g.harmonyCalls = f.harmony || s.harmony, f.harmony
 	g.machine, g.shortIDs = f.machine, f.shortIDs
 	g.thinks, g.forced, g.label = len(s.end) > 0, s.forced, strings.TrimSpace(s.label)
+	g.fallback = cfg.Fallback
 	g.buildMarkerSets(&f, &s)
 	g.collectMarkup(&f, &s)
 	if cfg.HasToken != nil {
@@ -352,7 +373,21 @@ func (p *Parser) Close(dst []Event) []Event {
 		p.space, p.spaceAfter = p.space[:0], p.spaceAfter[:0]
 	}
 	p.current.endText(p)
+	if p.mayFallBack() {
+		p.appendText(Content, p.reasoning)
+	}
 	return p.flushEvents()
+}
+
+// mayFallBack reports whether the reasoning becomes content if the answer ends here.
+func (p *Parser) mayFallBack() bool { return p.fallback != NoFallback && !p.hasContent && p.calls == 0 }
+
+// keepReasoning says that content or a call follows the reasoning so far, which stays reasoning.
+func (p *Parser) keepReasoning() {
+	if p.mayFallBack() && p.fallback == MoveReasoning {
+		p.appendText(Reasoning, p.reasoning)
+	}
+	p.reasoning = nil
 }
 
 func (p *Parser) beginEvents(dst []Event) {
@@ -370,12 +405,27 @@ func (p *Parser) flushEvents() []Event {
 	return dst
 }
 
-// emitText appends text to the current event if it is of kind k, and else to a new event.
+// emitText emits text of kind k.
 func (p *Parser) emitText(k EventKind, text ...byte) {
+	switch {
+	case len(text) == 0:
+		return
+	case k == Reasoning && p.mayFallBack():
+		if p.reasoning = append(p.reasoning, text...); p.fallback == MoveReasoning {
+			return
+		}
+	case k == Content:
+		p.keepReasoning()
+		p.hasContent = true
+	}
+	p.appendText(k, text)
+}
+
+// appendText appends text to the last event if it is of kind k, and else to a new event.
+func (p *Parser) appendText(k EventKind, text []byte) {
 	if len(text) == 0 {
 		return
 	}
-	p.hasContent = p.hasContent || k == Content
 	from := len(p.out)
 	p.out = append(p.out, text...)
 	index := 0
@@ -401,6 +451,7 @@ func (p *Parser) beginCall(name, id string) bool {
 		p.callInReasoning = false
 		p.endReasoning()
 	}
+	p.keepReasoning()
 	p.tentative, p.heldMarkup, p.spaceAfter = false, p.heldMarkup[:0], p.spaceAfter[:0]
 	if id == "" {
 		id = p.makeCallID(p.calls)

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// configOf reads tools=, reasoning= and start= of a script's command.
+// configOf reads tools=, reasoning=, start= and fallback= of a script's command.
 func configOf(t *testing.T, d *datadriven.TestData, fs []Function) config {
 	t.Helper()
 	cfg := config{Config: Config{Functions: fs}, Seed: "seed"}
@@ -24,6 +24,8 @@ func configOf(t *testing.T, d *datadriven.TestData, fs []Function) config {
 			cfg.Reasoning = v
 		case "start":
 			cfg.Start = map[string]StartState{"open": StartOpen, "closed": StartClosed, "amid": StartAmid}[v]
+		case "fallback":
+			cfg.Fallback = map[string]ContentFallback{"repeat": RepeatReasoning, "move": MoveReasoning}[v]
 		default:
 			t.Fatalf("%s: unknown argument %s", d.Pos, arg.Key)
 		}

@@ -76,6 +76,7 @@ func TestRandomMarkup(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			checkFallbacks(t, cfg, text, whole)
 			var cuts []int
 			for i := range text {
 				if rng.IntN(4) == 0 {
@@ -85,6 +86,25 @@ func TestRandomMarkup(t *testing.T) {
 			if diff := cmp.Diff(whole, inPieces(t, cfg, text, cuts...)); diff != "" {
 				t.Fatalf("seed %d: %s/%s of %q cut at %v: %s", seed, cfg.Tools, cfg.Reasoning, text, cuts, diff)
 			}
+		}
+	}
+}
+
+// checkFallbacks checks the answer of text with each fallback against that without.
+func checkFallbacks(t *testing.T, cfg config, text string, whole Answer) {
+	t.Helper()
+	repeated := whole
+	if whole.Content == "" && len(whole.Calls) == 0 && cfg.Start != StartAmid {
+		repeated.Content = whole.Reasoning
+	}
+	moved := repeated
+	if whole.Content != repeated.Content {
+		moved.Reasoning = ""
+	}
+	for fallback, want := range map[ContentFallback]Answer{RepeatReasoning: repeated, MoveReasoning: moved} {
+		cfg.Fallback = fallback
+		if diff := cmp.Diff(want, inPieces(t, cfg, text, len(text)/2)); diff != "" {
+			t.Fatalf("%s/%s of %q with fallback %d: %s", cfg.Tools, cfg.Reasoning, text, fallback, diff)
 		}
 	}
 }
@@ -250,6 +270,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		checkFallbacks(t, cfg, text, whole)
 		at := int(cut) % (len(text) + 1)
 		if diff := cmp.Diff(whole, inPieces(t, cfg, text, at)); diff != "" {
 			t.Fatalf("%s/%s cut at %d: %s", cfg.Tools, cfg.Reasoning, at, diff)
@@ -340,6 +361,28 @@ func TestStringsOfUnknownTypeStream(t *testing.T) {
 		f.Add(p.Push(nil, []byte("<tool_call><function=f><parameter="+c.key+">"+c.value)))
 		if got := f.Answer().Calls[0].Arguments; got != c.want {
 			t.Errorf("%s: %q: %s, want %s", c.key, c.value, got, c.want)
+		}
+	}
+}
+
+// TestGemmaEndsAnywhere: arguments which the end marker cuts off are complete and valid JSON.
+func TestGemmaEndsAnywhere(t *testing.T) {
+	const quote = `<|"|>`
+	const call = `<|tool_call>call:f{s:<|"|>Köln } "x"<|"|>,"k":"R\u00fcd\"e",t:'''it's''',n:-1.5,o:{k:[1,{b:true,c:[]}],z:r'x'},l:(1,),e:'',x:New York}`
+	for i := range call {
+		inQuote := false
+		for n := 1; n < len(quote); n++ {
+			inQuote = inQuote || strings.HasSuffix(call[:i], quote[:n])
+		}
+		if i <= strings.Index(call, "{") || inQuote {
+			continue
+		}
+		a, err := Whole(config{Config: Config{Tools: "gemma4", Functions: testFunctions}}, []byte(call[:i]+"<tool_call|> Bye"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(a.Calls) != 1 || !a.Calls[0].Complete || !json.Valid([]byte(a.Calls[0].Arguments)) || a.Content != "Bye" {
+			t.Errorf("%q: %+v", call[:i], a)
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 // literalConverter converts Python literals, and similar ones, to compact JSON: strings in either quote,
 // tuples, True, False, None, trailing commas, names without quotes.
 type literalConverter struct {
-	depth int
-	quote byte // ends the string; 0 outside of strings, rawQuote for tokens
+	closers []byte // of the open brackets, as JSON has them
+	quote   byte   // ends the string; 0 outside of strings, rawQuote for tokens
 	// opening counts the quotes at the start of a string: after one the string has begun, after two it may be
 	// empty. triple strings end at a run of three.
 	opening, run int
@@ -18,11 +18,33 @@ type literalConverter struct {
 	word         []byte // which the next byte completes
 	spaced       bool   // white space follows word
 	comma        bool   // not written yet
-	missing      bool   // nothing follows the last colon yet
+	item         itemPart
+	fillsKeys    bool // a key without a colon has the empty string as its value
 }
+
+// itemPart is how far an item of a list or a member of an object was read.
+type itemPart uint8
+
+const (
+	itemStart itemPart = iota // nothing
+	itemKey                   // a key, without its colon
+	itemColon                 // a key and its colon
+	itemValue
+)
 
 // rawQuote stands for a token which quotes: there are no escapes inside.
 const rawQuote = 1
+
+// depth returns the number of open brackets.
+func (l *literalConverter) depth() int { return len(l.closers) }
+
+// nextCloser returns the byte which closes the last of the open brackets; 0 if there is none.
+func (l *literalConverter) nextCloser() byte {
+	if len(l.closers) == 0 {
+		return 0
+	}
+	return l.closers[len(l.closers)-1]
+}
 
 // isInString reports whether c would be read as part of a string.
 func (l *literalConverter) isInString(c byte) bool {
@@ -62,33 +84,32 @@ func (l *literalConverter) convertByte(dst []byte, c byte) []byte {
 	case ' ', '\n', '\r', '\t':
 	case ',':
 		dst = l.writeMissing(dst)
-		l.comma = true
+		l.comma, l.item = true, itemStart
 	case ':':
 		dst = append(dst, c)
-		l.missing = true
+		l.item = itemColon
 	case '(', '[', '{':
-		l.missing = false
-		dst = l.writeComma(dst)
-		l.depth++
-		if c == '(' {
-			c = '['
+		dst = l.beginItem(dst)
+		l.item = itemStart
+		closer := byte('}')
+		if c != '{' {
+			c, closer = '[', ']'
 		}
+		l.closers = append(l.closers, closer)
 		dst = append(dst, c)
 	case ')', ']', '}':
 		dst = l.writeMissing(dst)
-		l.comma = false
-		l.depth--
+		l.comma, l.item = false, itemValue
+		l.closers = l.closers[:max(l.depth()-1, 0)]
 		if c == ')' {
 			c = ']'
 		}
 		dst = append(dst, c)
 	case '"', '\'':
-		l.missing = false
-		dst = append(l.writeComma(dst), '"')
+		dst = append(l.beginItem(dst), '"')
 		l.quote, l.opening = c, 1
 	default:
-		l.missing = false
-		dst = l.writeComma(dst)
+		dst = l.beginItem(dst)
 		l.word = append(l.word, c)
 	}
 	return dst
@@ -102,8 +123,13 @@ func isWordByte(c byte) bool {
 	return true
 }
 
-// writeComma writes the pending comma before a value.
-func (l *literalConverter) writeComma(dst []byte) []byte {
+// beginItem begins a key or a value: it writes the comma before it.
+func (l *literalConverter) beginItem(dst []byte) []byte {
+	if l.item == itemStart && l.nextCloser() == '}' {
+		l.item = itemKey
+	} else {
+		l.item = itemValue
+	}
 	if l.comma {
 		l.comma = false
 		return append(dst, ',')
@@ -111,13 +137,16 @@ func (l *literalConverter) writeComma(dst []byte) []byte {
 	return dst
 }
 
-// writeMissing writes the empty string for a value which is not there: {a:,b:1}.
+// writeMissing writes the empty string for a value which is not there: {a:,b:1}, or {a,b:1}.
 func (l *literalConverter) writeMissing(dst []byte) []byte {
-	if !l.missing {
-		return dst
+	if l.item == itemKey && l.fillsKeys {
+		dst = append(dst, ':')
+		l.item = itemColon
 	}
-	l.missing = false
-	return append(dst, '"', '"')
+	if l.item == itemColon {
+		dst = append(dst, '"', '"')
+	}
+	return dst
 }
 
 // toggleRawString reads a token which quotes.
@@ -126,8 +155,29 @@ func (l *literalConverter) toggleRawString(dst []byte) []byte {
 		l.quote = 0
 		return append(dst, '"')
 	}
-	dst = append(l.writeComma(l.flushWord(dst)), '"')
-	l.quote, l.missing = rawQuote, false
+	dst = append(l.beginItem(l.flushWord(dst)), '"')
+	l.quote = rawQuote
+	return dst
+}
+
+// closeString ends the string which is being read, if there is one. An escape which is not complete is text.
+func (l *literalConverter) closeString(dst []byte) []byte {
+	if l.quote == 0 {
+		return dst
+	}
+	for _, c := range l.esc {
+		dst = appendEscaped(dst, c)
+	}
+	dst = append(l.writeRun(dst), '"')
+	l.quote, l.opening, l.triple, l.esc = 0, 0, false, l.esc[:0]
+	return dst
+}
+
+// writeRun writes the quotes which do not end their string.
+func (l *literalConverter) writeRun(dst []byte) []byte {
+	for ; l.run > 0; l.run-- {
+		dst = appendEscaped(dst, l.quote)
+	}
 	return dst
 }
 
@@ -181,9 +231,7 @@ func (l *literalConverter) readStringByte(dst []byte, c byte) []byte {
 		}
 		return dst
 	}
-	for ; l.run > 0; l.run-- {
-		dst = appendEscaped(dst, l.quote)
-	}
+	dst = l.writeRun(dst)
 	l.opening = 0
 	if c == '\\' {
 		l.esc = append(l.esc[:0], c)

@@ -83,7 +83,7 @@ func (y *pythonicMachine) readByte(p *Parser, c byte) {
 	case pythonicKey:
 		y.readKey(p, c)
 	case pythonicValue:
-		if y.l.depth == 0 && !y.l.isInString(c) && (c == ',' || c == ')') {
+		if y.l.depth() == 0 && !y.l.isInString(c) && (c == ',' || c == ')') {
 			p.emitText(Arguments, y.l.flushWord(nil)...)
 			y.enterPhase(p, pythonicKey)
 			if c == ')' {

@@ -140,6 +140,11 @@ func (s *outputParser) dropSent() { s.parts, s.text = s.parts[:0], s.text[:0] }
 // text.
 func (p *typedRequest) outputGrammar() (*parse.Grammar, error) {
 	q, cfg := p.req, parse.Config{Reasoning: p.model.format.reasoning}
+	if q.FillContent {
+		if cfg.Fallback = parse.MoveReasoning; q.Stream {
+			cfg.Fallback = parse.RepeatReasoning
+		}
+	}
 	switch {
 	case !q.Endpoint.IsConversation():
 		return nil, nil

@@ -173,6 +173,51 @@ func TestSpeech(t *testing.T) {
 	}
 }
 
+// TestForcedContent: a request may ask for content in an answer which is all reasoning. A whole answer then has
+// no reasoning.
+func TestForcedContent(t *testing.T) {
+	const force = `,"chat_template_kwargs":{"force_nonempty_content":true}`
+	const call = `<tool_call>{"name": "time", "arguments": {}}</tool_call>`
+	for _, tt := range []struct {
+		name, says, with string
+		whole, streamed  said
+	}{
+		{
+			"cut in reasoning", "Four it is", force + `,"max_tokens":4`,
+			said{Content: "Four", Finish: "length"},
+			said{Content: "Four", Reasoning: "Four", Finish: "length"},
+		},
+		{"no content", "Four</think>\n", force, said{Content: "Four", Finish: "stop"}, said{Content: "Four", Reasoning: "Four", Finish: "stop"}},
+		{"hidden", "Four", force + `,"include_reasoning":false`, said{Content: "Four", Finish: "stop"}, said{Content: "Four", Finish: "stop"}},
+		{"log-probabilities", "Four", force + `,"logprobs":true`, said{Content: "Four", Finish: "stop"}, said{Content: "Four", Reasoning: "Four", Finish: "stop"}},
+		{"content", "Hm.</think>Four", force, said{Content: "Four", Reasoning: "Hm.", Finish: "stop"}, said{Content: "Four", Reasoning: "Hm.", Finish: "stop"}},
+		{
+			"call", "Hm.</think>" + call, force + `,"tools":` + toolsJSON,
+			said{Reasoning: "Hm.", Calls: []string{"time {}"}, Finish: "tool_calls"},
+			said{Reasoning: "Hm.", Calls: []string{"time {}"}, Finish: "tool_calls"},
+		},
+		{"not asked for", "Four", ``, said{Content: "", Reasoning: "Four", Finish: "stop"}, said{Content: "", Reasoning: "Four", Finish: "stop"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inWorld(t, Config{}, func(t *testing.T, w *world) {
+				s := constant(tt.says)
+				w.worker(7, s, func(c *engine.Card) { c.ToolParser, c.ReasoningParser, c.ContextLength = "hermes", "nemotron_v3", 4096 })
+				body := `{"model":"bytes","messages":[{"role":"user","content":"x"}]` + tt.with
+				for _, s.batch = range []int{1, 1000} {
+					synctest.Wait() // the worker may still be ending the call before
+					got, _ := whole(t, w.post("/v1/chat/completions", body+`}`).body)
+					if diff := cmp.Diff(tt.whole, got); diff != "" {
+						t.Errorf("batch %d (-want +got)\n%s", s.batch, diff)
+					}
+					if diff := cmp.Diff(tt.streamed, streamed(t, w.post("/v1/chat/completions", body+`,"stream":true}`).body)); diff != "" {
+						t.Errorf("streamed, batch %d (-want +got)\n%s", s.batch, diff)
+					}
+				}
+			})
+		})
+	}
+}
+
 // TestStopTokenIsMarkup: a stop token has no text, but if it is the markup that ends a call, the call
 // has ended.
 func TestStopTokenIsMarkup(t *testing.T) {

@@ -79,6 +79,9 @@ func TestDecode(t *testing.T) {
 		{`"reasoning":{"effort":"none"},"chat_template_kwargs":{"a": [1, 2],"thinking":true}`, func(q *api.Request) {
 			q.TemplateArgs = []byte(`{"a": [1, 2],"thinking":true,"reasoning_effort":"none","enable_thinking":false}`)
 		}},
+		{`"chat_template_kwargs":{"force_nonempty_content":true}`, func(q *api.Request) {
+			q.TemplateArgs, q.FillContent = []byte(`{"force_nonempty_content":true}`), true
+		}},
 		{`"reasoning":{"effort":null},"chat_template_kwargs":{}`, func(*api.Request) {}},
 		{`"include_reasoning":false`, func(q *api.Request) { q.HideReasoning = true }},
 		{`"store":true,"metadata":{"k":"v"},"user":"u","service_tier":"auto","truncation":"disabled","background":false,"previous_response_id":null,"context_management":[]`, func(*api.Request) {}},

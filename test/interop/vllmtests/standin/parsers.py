@@ -122,7 +122,10 @@ class Base:
         cuts = re.split("(" + "|".join(map(re.escape, sorted(tokens, key=len, reverse=True))) + ")", text)
         return [Token(t) if t in tokens else t for t in cuts if t] or [""]
 
-    def open(self, request=None, **of) -> Session:
+    def open(self, request=None, streamed=False, **of) -> Session:
+        given = getattr(request, "chat_template_kwargs", None)
+        if isinstance(given, dict) and given.get("force_nonempty_content") is True:
+            of["fallback"] = "repeat" if streamed else "move"
         functions = functions_of(getattr(request, "tools", None), self.tools)
         of["special"] = self.special
         if functions or not (of.get("tools") and of.get("reasoning")):
@@ -259,11 +262,11 @@ class Unified(ToolParser):
     reasoning_parser_cls = None
     tool_parser_cls = None
 
-    def open_answer(self, request) -> Session:
+    def open_answer(self, request, streamed=False) -> Session:
         chosen = bool(functions_of(getattr(request, "tools", None))) and getattr(request, "tool_choice", None)
         tools = "" if chosen == "none" else self.family.tools
         start = self.start(request)
-        return self.open(request, tools=tools, reasoning=self.family.reasoning, start=start)
+        return self.open(request, streamed, tools=tools, reasoning=self.family.reasoning, start=start)
 
     open_reasoning = ReasoningParser.open_reasoning
     extract_reasoning = ReasoningParser.extract_reasoning
@@ -284,7 +287,7 @@ class Unified(ToolParser):
         if self.session is None:
             if prompt_token_ids:
                 self.set_prompt_token_ids(prompt_token_ids)
-            self.session = self.open_answer(request)
+            self.session = self.open_answer(request, streamed=True)
         events = self.session.push(*self.pieces(delta_text, delta_token_ids))
         if finished:
             events += self.session.close()
