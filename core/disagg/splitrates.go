@@ -17,10 +17,11 @@ type SplitRates struct {
 	learner       *rates.Learner
 	local, remote *rates.WorkerRates
 	transfers     [distances]transferRate
-	// lost is a decayed mean of the time which failed attempts took from a handoff, in ms. Since the last failure one
-	// prompt at a time is sent away in spite of it, from retryAt on.
-	lost    float64
-	retryAt kv.Mono
+	// lost is a decayed mean of the time which failed attempts took from a handoff, in ms, and failed a decayed share of
+	// handoffs after which the decode worker computed the prompt. Since the last failure one prompt at a time is sent away
+	// in spite of both, from retryAt on.
+	lost, failed float64
+	retryAt      kv.Mono
 }
 
 // transferRate is what is known of transfers from one distance.
@@ -81,7 +82,7 @@ func (r *SplitRates) RecordTransfer(from Distance, tokens int, took time.Duratio
 	t.expected = float64(transferForget*t.expected) + t.believed.transferMs(max(tokens, 1))
 }
 
-// What is learned of failed attempts. lossShare is the weight of a handoff in the mean of what they take. After a
+// What is learned of failed attempts. lossShare is the weight of a handoff in the means. After a
 // failure remote prefill is tried again when retryPauses times the lost time have passed, and at most maxPause: so
 // while all attempts fail, one prompt loses that part of the time. A retry whose end is not reported within maxPause
 // blocks no other one.
@@ -93,11 +94,17 @@ const (
 
 // RecordHandoff records that a handoff of which d decided has ended, and its [Handoff.Lost]: the time which its failed
 // attempts took, 0 if none failed. One whose blocks did not arrive, and of which no attempt failed, says nothing of
-// prefill workers.
+// prefill workers. One which was cancelled does not say where its prompt would have been computed.
 func (r *SplitRates) RecordHandoff(now kv.Mono, d *Decision, end HandoffState, lost time.Duration) {
 	lost = min(max(lost, 0), maxTime)
 	if end == Decoding || lost > 0 {
 		r.lost += float64(lossShare * (float64(lost)/float64(time.Millisecond) - r.lost))
+	}
+	switch {
+	case end == Decoding:
+		r.failed -= float64(lossShare * r.failed)
+	case end == Local && lost > 0:
+		r.failed += float64(lossShare * (1 - r.failed))
 	}
 	next := now.Add(min(retryPauses*lost, maxPause))
 	if d.Reason == RemoteRetry {
@@ -110,7 +117,7 @@ func (r *SplitRates) RecordHandoff(now kv.Mono, d *Decision, end HandoffState, l
 // Decide decides as [DecideAmong] does, with what is learned. It sets the times of transfers in among, and what is known
 // of failures in in. RecordHandoff follows each decision for remote prefill.
 func (r *SplitRates) Decide(now kv.Mono, c *SplitConfig, in *SplitInputs, among *Candidates) Decision {
-	in.FailureMs, in.RetryDue = r.lost, now >= r.retryAt
+	in.FailureMs, in.FailureShare, in.RetryDue = r.lost, r.failed, now >= r.retryAt
 	for i := range r.transfers {
 		t := &r.transfers[i]
 		scale := t.took / t.expected
