@@ -16,10 +16,15 @@ type failureRig struct {
 	r   *SplitRates
 	now kv.Mono
 	in  SplitInputs
+	// pinned says that the next requests name the only prefill worker.
+	pinned bool
 }
 
-func newFailureRig(t *testing.T) *failureRig {
-	r, err := NewSplitRates(rates.Config{}, 1000)
+func newFailureRig(t *testing.T) *failureRig { return newFailureRigOf(t, testHandoff()) }
+
+func newFailureRigOf(t *testing.T, handoffs HandoffConfig) *failureRig {
+	t.Helper()
+	r, err := NewSplitRates(rates.Config{}, handoffs, 1000)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +34,7 @@ func newFailureRig(t *testing.T) *failureRig {
 
 func (f *failureRig) decide() Decision {
 	split, in := DefaultSplit(), f.in
-	return f.r.Decide(f.now, &split, &in, &Candidates{Workers: []PrefillCandidate{{Worker: workerA}}})
+	return f.r.Decide(f.now, &split, &in, &Candidates{Workers: []PrefillCandidate{{Worker: workerA}}, Pinned: f.pinned})
 }
 
 // expect checks which rule decides now.
@@ -128,6 +133,46 @@ func TestRetryUnreported(t *testing.T) {
 	f.expect("after a failure which lasted for ever", CheaperLocal)
 	f.now++
 	f.expect("two minutes after it", RemoteRetry)
+}
+
+// TestLongRetry: a retry blocks others as long as its handoff may last, if that is more than two minutes.
+func TestLongRetry(t *testing.T) {
+	cfg := testHandoff()
+	cfg.LocalWait, cfg.Budget = time.Second, 3*time.Minute
+	f := newFailureRigOf(t, cfg)
+	f.fail(5 * time.Second)
+	f.now = f.now.Add(2 * time.Minute)
+	f.expect("after two minutes", RemoteRetry)
+	// A look-up comes before the decision. A reservation and the attempts follow it.
+	f.now = f.now.Add(cfg.LocalWait + cfg.Budget - 1)
+	f.expect("while the retry may last", CheaperLocal)
+	f.now++
+	f.expect("when it cannot last any more", RemoteRetry)
+}
+
+// TestPinnedFailures: what happens to handoffs whose worker the request names says nothing of others, and what happens to
+// others nothing of them. So they are no retries.
+func TestPinnedFailures(t *testing.T) {
+	f := newFailureRig(t)
+	f.pinned = true
+	for range 30 {
+		f.end(f.expect("when pinned handoffs fail", CheaperRemote), Local, 0, 10*time.Second)
+	}
+	f.pinned = false
+	if d := f.expect("after pinned handoffs which failed", CheaperRemote); d.RemoteCost.Failures != 0 {
+		t.Errorf("failures of pinned handoffs cost %v ms", d.RemoteCost.Failures)
+	}
+	f.fail(5 * time.Second)
+	loss := f.decide().RemoteCost.Failures
+	f.now = f.now.Add(2 * time.Minute)
+	f.pinned = true
+	for range 30 {
+		f.end(f.expect("of a pinned request, after other failures", CheaperRemote), Decoding, 0, 0)
+	}
+	f.pinned = false
+	if d := f.expect("beside pinned requests", RemoteRetry); d.RemoteCost.Failures != loss {
+		t.Errorf("after pinned handoffs which arrived failures cost %v ms, before %v", d.RemoteCost.Failures, loss)
+	}
 }
 
 // TestRareFailures: a failure which takes less than remote prefill saves changes no decision, and the mean forgets it.
