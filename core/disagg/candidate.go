@@ -92,7 +92,7 @@ func DecideAmong(c *SplitConfig, in *SplitInputs, among *Candidates, local, remo
 	for i := range among.Workers {
 		w := &among.Workers[i]
 		cost := d.costAt(w, among, remote)
-		if best < 0 && (among.Pinned || cost.Sum() < least.Sum()) || best >= 0 && isBetter(w, &cost, &among.Workers[best], &least) {
+		if best < 0 && (among.Pinned || cost.sumWithoutFailures() < least.sumWithoutFailures()) || best >= 0 && isBetter(w, &cost, &among.Workers[best], &least) {
 			least, best = cost, i
 		}
 	}
@@ -102,13 +102,14 @@ func DecideAmong(c *SplitConfig, in *SplitInputs, among *Candidates, local, remo
 	w := &among.Workers[best]
 	d.RemoteCost, d.Inputs.RemoteCached = least, w.Cached
 	d.Inputs.TransferFixedMs, d.Inputs.TransferTokenMs = among.Transfer[w.From].FixedMs, among.Transfer[w.From].TokenMs
+	d.countFailures()
 	if d.Remote, d.Reason = d.applyRules(c, false); d.Remote {
 		d.To, d.Pinned = w.Worker, among.Pinned
 	}
 	return d
 }
 
-// costAt returns the cost if w gets the job. RemoteCost is the cost of the queue.
+// costAt returns the cost if w gets the job and no attempt fails. RemoteCost is the cost of the queue.
 func (d *Decision) costAt(w *PrefillCandidate, among *Candidates, remote *rates.WorkerRates) PathCost {
 	in, cost := &d.Inputs, d.RemoteCost
 	start, end := in.MovedRange()
@@ -123,7 +124,7 @@ func (d *Decision) costAt(w *PrefillCandidate, among *Candidates, remote *rates.
 
 // isBetter reports whether w, at a cost, is to be preferred to another worker.
 func isBetter(w *PrefillCandidate, cost *PathCost, other *PrefillCandidate, least *PathCost) bool {
-	switch a, b := cost.Sum(), least.Sum(); {
+	switch a, b := cost.sumWithoutFailures(), least.sumWithoutFailures(); {
 	case a != b:
 		return a < b
 	case w.From != other.From:

@@ -75,6 +75,18 @@ func TestRemoteCachedDecides(t *testing.T) {
 	}
 }
 
+// TestFailuresOfChosen: the saving which failures cost is the saving of the worker to which the job is addressed.
+func TestFailuresOfChosen(t *testing.T) {
+	c := DefaultSplit()
+	in := SplitInputs{Tokens: 4000, BlockSize: 16, Decoding: 10, FailureMs: 3, FailureShare: 0.5}
+	among := &Candidates{Workers: []PrefillCandidate{candidate(1, 0, 0), candidate(2, 3000, 0)}, Transfer: testTransfer}
+	d := DecideAmong(&c, &in, among, testRates(t), testRates(t))
+	saving := d.LocalCost.Sum() - d.RemoteCost.sumWithoutFailures()
+	if got := d.RemoteCost.Failures; d.To.Worker.ID != 2 || saving <= 0 || got != 3+saving/2 {
+		t.Errorf("failures cost %v ms, and %v ms are saved: %+v", got, saving, d)
+	}
+}
+
 // TestPinned: the worker which a request names gets its job, if the policy is for a remote prefill. Without that worker
 // the prompt is computed here.
 func TestPinned(t *testing.T) {

@@ -107,10 +107,12 @@ type SplitInputs struct {
 	// A transfer takes TransferFixedMs, and TransferTokenMs for each token whose block moves.
 	TransferFixedMs float64 `json:"transfer_fixed_ms"`
 	TransferTokenMs float64 `json:"transfer_token_ms"`
-	// FailureMs is the time which failed attempts are expected to take from a prompt which is sent away. RetryDue says
-	// that one prompt may be sent away in spite of that time.
-	FailureMs float64 `json:"failure_ms,omitempty"`
-	RetryDue  bool    `json:"retry_due,omitempty"`
+	// FailureMs is the time which failed attempts are expected to take from a prompt which is sent away, and FailureShare
+	// the expected share of such prompts which are then computed by the decode worker all the same: between 0 and 1.
+	// RetryDue says that one prompt may be sent away in spite of both.
+	FailureMs    float64 `json:"failure_ms,omitempty"`
+	FailureShare float64 `json:"failure_share,omitempty"`
+	RetryDue     bool    `json:"retry_due,omitempty"`
 	// NoRoom says that the decode worker has no memory in which the blocks could arrive, and TooLarge that they are larger
 	// than all of that memory.
 	NoRoom   bool `json:"no_room,omitempty"`
@@ -139,7 +141,8 @@ type PathCost struct {
 	// Backlog is the time by which the prefill delays prompts which come later. While it waits and is computed about as
 	// many come as are there now (Little's law).
 	Backlog float64 `json:"backlog"`
-	// Failures is the time which failed attempts are expected to take. Local prefill has none.
+	// Failures is the time which failed attempts are expected to take, and the saving which is lost when the decode worker
+	// computes the prompt after them. Local prefill has none.
 	Failures float64 `json:"failures"`
 }
 
@@ -151,6 +154,12 @@ func (c *PathCost) Sum() float64 {
 // sumWithoutFailures returns the cost if no attempt fails, in ms.
 func (c *PathCost) sumWithoutFailures() float64 {
 	return c.Wait + c.Prefill + c.Transfer + c.Tail + c.Harm + c.Backlog
+}
+
+// countFailures sets the cost of failures of the remote way, by the other terms of both ways.
+func (d *Decision) countFailures() {
+	saving := max(d.LocalCost.Sum()-d.RemoteCost.sumWithoutFailures(), 0)
+	d.RemoteCost.Failures = d.Inputs.FailureMs + float64(d.Inputs.FailureShare*saving)
 }
 
 // Decision is where a prompt is to be computed, with all that it depends on.
@@ -216,6 +225,8 @@ func (r SplitReason) MarshalText() ([]byte, error) { return []byte(r.String()), 
 //	remote = wait / workers + prefill(end - remote cached) + backlog of that prefill
 //	         + transfer(end - start) + prefill(tokens - end) + harm of that tail + failures
 //
+//	failures = time of failed attempts + share of failed handoffs * (local - remote without failures, if more than 0)
+//
 // Harm is DecodeWeight * answers which run * time. Backlog is time * prompts which wait or are computed / workers. A
 // prefill worker computes also what the decode worker holds, since it does not read its blocks. Equal costs are decided
 // for local prefill.
@@ -238,7 +249,7 @@ func Decide(c *SplitConfig, in *SplitInputs, local, remote *rates.WorkerRates) D
 		d.RemoteCost.Transfer = in.TransferFixedMs + float64(in.TransferTokenMs*float64(end-start))
 		d.RemoteCost.Tail = local.PrefillMs(in.Tokens - end)
 		d.RemoteCost.Harm = float64(stall * d.RemoteCost.Tail)
-		d.RemoteCost.Failures = in.FailureMs
+		d.countFailures()
 	}
 	d.Remote, d.Reason = d.applyRules(c, start == end)
 	return d

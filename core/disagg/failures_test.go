@@ -1,6 +1,8 @@
 package disagg
 
 import (
+	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -13,20 +15,26 @@ type failureRig struct {
 	t   *testing.T
 	r   *SplitRates
 	now kv.Mono
+	in  SplitInputs
+	// pinned says that the next requests name the only prefill worker.
+	pinned bool
 }
 
-func newFailureRig(t *testing.T) *failureRig {
-	r, err := NewSplitRates(rates.Config{}, 1000)
+func newFailureRig(t *testing.T) *failureRig { return newFailureRigOf(t, testHandoff()) }
+
+func newFailureRigOf(t *testing.T, handoffs HandoffConfig) *failureRig {
+	t.Helper()
+	r, err := NewSplitRates(rates.Config{}, handoffs, 1000)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &failureRig{t: t, r: r, now: kv.Mono(time.Minute)}
+	in := SplitInputs{Tokens: 8000, BlockSize: 16, Decoding: 10, PrefillWorkers: 1}
+	return &failureRig{t: t, r: r, now: kv.Mono(time.Minute), in: in}
 }
 
 func (f *failureRig) decide() Decision {
-	split := DefaultSplit()
-	in := SplitInputs{Tokens: 8000, BlockSize: 16, Decoding: 10, PrefillWorkers: 1}
-	return f.r.Decide(f.now, &split, &in, &Candidates{Workers: []PrefillCandidate{{Worker: workerA}}})
+	split, in := DefaultSplit(), f.in
+	return f.r.Decide(f.now, &split, &in, &Candidates{Workers: []PrefillCandidate{{Worker: workerA}}, Pinned: f.pinned})
 }
 
 // expect checks which rule decides now.
@@ -127,6 +135,46 @@ func TestRetryUnreported(t *testing.T) {
 	f.expect("two minutes after it", RemoteRetry)
 }
 
+// TestLongRetry: a retry blocks others as long as its handoff may last, if that is more than two minutes.
+func TestLongRetry(t *testing.T) {
+	cfg := testHandoff()
+	cfg.LocalWait, cfg.Budget = time.Second, 3*time.Minute
+	f := newFailureRigOf(t, cfg)
+	f.fail(5 * time.Second)
+	f.now = f.now.Add(2 * time.Minute)
+	f.expect("after two minutes", RemoteRetry)
+	// A look-up comes before the decision. A reservation and the attempts follow it.
+	f.now = f.now.Add(cfg.LocalWait + cfg.Budget - 1)
+	f.expect("while the retry may last", CheaperLocal)
+	f.now++
+	f.expect("when it cannot last any more", RemoteRetry)
+}
+
+// TestPinnedFailures: what happens to handoffs whose worker the request names says nothing of others, and what happens to
+// others nothing of them. So they are no retries.
+func TestPinnedFailures(t *testing.T) {
+	f := newFailureRig(t)
+	f.pinned = true
+	for range 30 {
+		f.end(f.expect("when pinned handoffs fail", CheaperRemote), Local, 0, 10*time.Second)
+	}
+	f.pinned = false
+	if d := f.expect("after pinned handoffs which failed", CheaperRemote); d.RemoteCost.Failures != 0 {
+		t.Errorf("failures of pinned handoffs cost %v ms", d.RemoteCost.Failures)
+	}
+	f.fail(5 * time.Second)
+	loss := f.decide().RemoteCost.Failures
+	f.now = f.now.Add(2 * time.Minute)
+	f.pinned = true
+	for range 30 {
+		f.end(f.expect("of a pinned request, after other failures", CheaperRemote), Decoding, 0, 0)
+	}
+	f.pinned = false
+	if d := f.expect("beside pinned requests", RemoteRetry); d.RemoteCost.Failures != loss {
+		t.Errorf("after pinned handoffs which arrived failures cost %v ms, before %v", d.RemoteCost.Failures, loss)
+	}
+}
+
 // TestRareFailures: a failure which takes less than remote prefill saves changes no decision, and the mean forgets it.
 func TestRareFailures(t *testing.T) {
 	f := newFailureRig(t)
@@ -144,12 +192,25 @@ func TestRareFailures(t *testing.T) {
 	}
 }
 
-// TestFailingHour: in an hour in which all attempts fail, whatever the load, few prompts are sent away: after the first
-// ones a sixteenth of the time of one request at most is lost. Then the prefill workers come back, and are used within
-// two minutes.
+// TestFailingHour: in an hour in which all attempts fail, whatever the load and however soon they fail, few prompts are
+// sent away: after the first ones a sixteenth of the time of one request at most is lost. Then the prefill workers come
+// back, and are used within two minutes.
 func TestFailingHour(t *testing.T) {
-	const lost, every = 5 * time.Second, 100 * time.Millisecond
-	f := newFailureRig(t)
+	for _, decoding := range []int{1, 10, 100} {
+		for _, lost := range []time.Duration{50 * time.Millisecond, 5 * time.Second} {
+			t.Run(fmt.Sprintf("%d answers run, %v is lost", decoding, lost), func(t *testing.T) {
+				f := newFailureRig(t)
+				f.in.Decoding = decoding
+				f.failForAnHour(lost)
+			})
+		}
+	}
+}
+
+func (f *failureRig) failForAnHour(lost time.Duration) {
+	const every = 100 * time.Millisecond
+	first := f.expect("at first", CheaperRemote)
+	saving := first.LocalCost.Sum() - first.RemoteCost.Sum()
 	type ending struct {
 		at kv.Mono
 		d  Decision
@@ -180,12 +241,47 @@ func TestFailingHour(t *testing.T) {
 		return remote, retries
 	}
 	perHour := int(time.Hour / every)
+	// So many failures are needed until the expected loss is more than the expected saving, and so many prompts are under
+	// way meanwhile.
+	lostMs := float64(lost) / float64(time.Millisecond)
+	needed := int(math.Log(lostMs/(lostMs+saving))/math.Log(1-lossShare)) + 1
+	underWay := int(lost/every) + 1
 	remote, retries := run(perHour, true)
-	if most := int(time.Hour/(16*lost)) + 1; retries == 0 || retries > most || remote-retries > int(2*lost/every) {
-		t.Errorf("%d prompts were sent away, %d of them to try again, of %d", remote, retries, perHour)
+	if most := int(time.Hour/(retryPauses*lost)) + 1; retries == 0 || retries > most || remote-retries > needed+underWay {
+		f.t.Errorf("%d prompts were sent away, %d of them to try again, of %d; want %d and %d at most", remote, retries, perHour, needed+underWay, most)
 	}
 	run(int(2*time.Minute/every), false)
 	if remote, retries := run(100, false); remote != 100 || retries != 0 {
-		t.Errorf("two minutes after the end of the failures %d of 100 prompts are remote, %d of them to try again", remote, retries)
+		f.t.Errorf("two minutes after the end of the failures %d of 100 prompts are remote, %d of them to try again", remote, retries)
+	}
+}
+
+// TestShareOfFailures: a prompt whose handoff fails is computed here all the same. So the saving counts less, the more
+// handoffs end so, however little time they take; not the handoffs which arrive after a failed attempt.
+func TestShareOfFailures(t *testing.T) {
+	f := newFailureRig(t)
+	d := f.expect("at first", CheaperRemote)
+	saving := d.LocalCost.Sum() - d.RemoteCost.Sum()
+	failures := func(when string, want float64) {
+		t.Helper()
+		if got := f.decide().RemoteCost.Failures; math.Abs(got-want) > 1e-6 {
+			t.Errorf("%s: failures cost %v ms, want %v", when, got, want)
+		}
+	}
+	f.end(d, Decoding, 0, time.Millisecond)
+	failures("after one which arrived at its second attempt", 0.1)
+	f.end(d, Aborted, 0, time.Millisecond)
+	failures("after one which was cancelled at its second attempt", 0.19)
+	f.end(d, Local, 0, 0)
+	failures("after one whose blocks were reclaimed", 0.19)
+	f.end(d, Local, 0, time.Millisecond)
+	failures("after one which failed", 0.271+0.1*saving)
+	f.end(d, Decoding, 0, 0)
+	failures("after one which arrived", 0.9*(0.271+0.1*saving))
+	f.fail(time.Millisecond)
+	// Without a saving there is nothing to lose but time.
+	f.in.Decoding, f.in.Cached = 0, 7000
+	if got := f.decide(); got.RemoteCost.Failures != got.Inputs.FailureMs {
+		t.Errorf("where nothing would be saved: %+v", got)
 	}
 }

@@ -160,8 +160,9 @@ func (h *Handoff) Failed() []Incarnation { return h.failed }
 // GivenUp returns why each attempt which had a job was given up, in their order. It is valid until the next event.
 func (h *Handoff) GivenUp() []HandoffReason { return h.givenUp }
 
-// Lost returns the time from the first job to the end of the last attempt which failed; 0 if none has. An attempt has
-// not failed which ended since its blocks were reclaimed, or since the request was cancelled.
+// Lost returns the time from the first job to the end of the last attempt which failed, or until a job went to the queue
+// because the worker to which it was addressed did not begin it, whichever is later; 0 without both. An attempt has not
+// failed which ended because its blocks were reclaimed, or because the request was cancelled.
 func (h *Handoff) Lost() time.Duration { return h.lost }
 
 // Deadline returns when Tick is due; ok is false at an end.
@@ -205,8 +206,10 @@ func (h *Handoff) enqueueJob(now kv.Mono, out []HandoffEffect) []HandoffEffect {
 // isAddressed reports whether the job in the queue is addressed to a worker, and others may get it too.
 func (h *Handoff) isAddressed() bool { return h.to != (Incarnation{}) && !h.pinned }
 
-// openJob gives the job of the present attempt, which was addressed to a worker, to all.
+// openJob gives the job of the present attempt, which was addressed to a worker, to all. The attempt goes on, and its
+// wait so far was in vain.
 func (h *Handoff) openJob(now kv.Mono, out []HandoffEffect) []HandoffEffect {
+	h.lost = now.Sub(h.firstJob)
 	h.to, h.deadline = Incarnation{}, h.queueEnd
 	return append(out, HandoffEffect{Kind: WithdrawJob, Ref: h.ref},
 		HandoffEffect{Kind: EnqueueJob, Ref: h.ref, Start: h.held, End: h.end, Budget: h.budgetEnd.Sub(now)})

@@ -110,7 +110,7 @@ func (p *playedScript) show(t *testing.T, d *datadriven.TestData, name string, m
 	if at, ok := m.Deadline(); ok {
 		fmt.Fprintf(&text, ", %v left", at.Sub(p.now))
 	}
-	if h, ok := m.(*Handoff); ok && h.State().IsEnd() && len(h.GivenUp()) > 0 {
+	if h, ok := m.(*Handoff); ok && h.State().IsEnd() && (len(h.GivenUp()) > 0 || h.Lost() > 0) {
 		for i, why := range h.GivenUp() {
 			fmt.Fprintf(&text, "; attempt %d gave up: %v", i+1, why)
 		}

@@ -1,6 +1,7 @@
 package disagg
 
 import (
+	"errors"
 	"time"
 
 	"penstock/core/kv"
@@ -17,10 +18,12 @@ type SplitRates struct {
 	learner       *rates.Learner
 	local, remote *rates.WorkerRates
 	transfers     [distances]transferRate
-	// lost is a decayed mean of the time which failed attempts took from a handoff, in ms. Since the last failure one
-	// prompt at a time is sent away in spite of it, from retryAt on.
-	lost    float64
-	retryAt kv.Mono
+	// lost is a decayed mean of the time which failed attempts took from a handoff, in ms, and failed a decayed share of
+	// handoffs after which the decode worker computed the prompt. Since the last failure one prompt at a time is sent away
+	// in spite of both, from retryAt on.
+	lost, failed float64
+	retryAt      kv.Mono
+	retryWait    time.Duration // a retry whose end is not reported blocks others so long
 }
 
 // transferRate is what is known of transfers from one distance.
@@ -41,13 +44,14 @@ const (
 	priorTokens     = 1024
 )
 
-// NewSplitRates returns rates which have learned nothing, for blocks with so many bytes a token.
-func NewSplitRates(cfg rates.Config, tokenBytes int) (*SplitRates, error) {
+// NewSplitRates returns rates which have learned nothing, for blocks with so many bytes a token. Handoffs have the bounds
+// of handoffs.
+func NewSplitRates(cfg rates.Config, handoffs HandoffConfig, tokenBytes int) (*SplitRates, error) {
 	l, err := rates.New(cfg)
-	if err != nil {
+	if err := errors.Join(err, handoffs.Validate()); err != nil {
 		return nil, err
 	}
-	r := &SplitRates{learner: l}
+	r := &SplitRates{learner: l, retryWait: max(maxPause, handoffs.LocalWait+handoffs.Budget)}
 	r.local, r.remote = l.WorkerOf(kv.Worker{ID: 1}), l.WorkerOf(kv.Worker{ID: 2})
 	far := TransferTime{transferFixedMs, float64(tokenBytes) / transferBytesMs}
 	r.transfers[OtherHost].believed = far
@@ -81,10 +85,10 @@ func (r *SplitRates) RecordTransfer(from Distance, tokens int, took time.Duratio
 	t.expected = float64(transferForget*t.expected) + t.believed.transferMs(max(tokens, 1))
 }
 
-// What is learned of failed attempts. lossShare is the weight of a handoff in the mean of what they take. After a
+// What is learned of failed attempts. lossShare is the weight of a handoff in the means. After a
 // failure remote prefill is tried again when retryPauses times the lost time have passed, and at most maxPause: so
-// while all attempts fail, one prompt loses that part of the time. A retry whose end is not reported within maxPause
-// blocks no other one.
+// while all attempts fail, one prompt loses that part of the time. A retry whose end is not reported blocks others as long
+// as its handoff may last, and at least maxPause.
 const (
 	lossShare   = 0.1
 	retryPauses = 16
@@ -93,11 +97,21 @@ const (
 
 // RecordHandoff records that a handoff of which d decided has ended, and its [Handoff.Lost]: the time which its failed
 // attempts took, 0 if none failed. One whose blocks did not arrive, and of which no attempt failed, says nothing of
-// prefill workers.
+// prefill workers. One which was cancelled does not say where its prompt would have been computed.
+// One whose worker the request named says nothing of the worker which another one would get.
 func (r *SplitRates) RecordHandoff(now kv.Mono, d *Decision, end HandoffState, lost time.Duration) {
+	if d.Pinned {
+		return
+	}
 	lost = min(max(lost, 0), maxTime)
 	if end == Decoding || lost > 0 {
 		r.lost += float64(lossShare * (float64(lost)/float64(time.Millisecond) - r.lost))
+	}
+	switch {
+	case end == Decoding:
+		r.failed -= float64(lossShare * r.failed)
+	case end == Local && lost > 0:
+		r.failed += float64(lossShare * (1 - r.failed))
 	}
 	next := now.Add(min(retryPauses*lost, maxPause))
 	if d.Reason == RemoteRetry {
@@ -108,9 +122,13 @@ func (r *SplitRates) RecordHandoff(now kv.Mono, d *Decision, end HandoffState, l
 }
 
 // Decide decides as [DecideAmong] does, with what is learned. It sets the times of transfers in among, and what is known
-// of failures in in. RecordHandoff follows each decision for remote prefill.
+// of failures in in: nothing, if the request names its prefill worker. RecordHandoff follows each decision for remote
+// prefill.
 func (r *SplitRates) Decide(now kv.Mono, c *SplitConfig, in *SplitInputs, among *Candidates) Decision {
-	in.FailureMs, in.RetryDue = r.lost, now >= r.retryAt
+	in.FailureMs, in.FailureShare, in.RetryDue = 0, 0, false
+	if !among.Pinned {
+		in.FailureMs, in.FailureShare, in.RetryDue = r.lost, r.failed, now >= r.retryAt
+	}
 	for i := range r.transfers {
 		t := &r.transfers[i]
 		scale := t.took / t.expected
@@ -118,7 +136,7 @@ func (r *SplitRates) Decide(now kv.Mono, c *SplitConfig, in *SplitInputs, among 
 	}
 	d := DecideAmong(c, in, among, r.local, r.remote)
 	if d.Reason == RemoteRetry {
-		r.retryAt = now.Add(maxPause)
+		r.retryAt = now.Add(r.retryWait)
 	}
 	return d
 }

@@ -15,7 +15,7 @@ func TestSplitRates(t *testing.T) {
 	in := SplitInputs{Tokens: 8000, BlockSize: 16, Decoding: 10, PrefillWorkers: 1}
 	split := DefaultSplit()
 	decide := func(learn func(*SplitRates)) Decision {
-		r, err := NewSplitRates(rates.Config{}, 1000)
+		r, err := NewSplitRates(rates.Config{}, testHandoff(), 1000)
 		if err != nil {
 			t.Fatal(err)
 		}

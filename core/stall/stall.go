@@ -52,6 +52,8 @@ const (
 	// promptScale is the prompt length, in tokens, whose computation takes about as long as everything else
 	// before a first token. It prevents the times of short prompts from being applied to long ones.
 	promptScale = 1000
+	// maxPrompt bounds the length of a prompt, in tokens, which limits take into account.
+	maxPrompt = 1 << 24
 )
 
 // Times used to judge an engine.
@@ -372,6 +374,12 @@ func (m *Detector) GapLimit() time.Duration {
 	return min(max(gapFactor*m.gaps.percentile99(), MinLimit), MaxLimit)
 }
 
+// UnlearnedFirstLimit returns how long the computation of prompt tokens may take at an engine of which nothing has been
+// learned: one minute, and 0.1 s for each token.
+func UnlearnedFirstLimit(prompt int) time.Duration {
+	return unlearnedFirst + time.Duration(min(max(prompt, 0), maxPrompt))*unlearnedToken
+}
+
 // FirstLimit returns how long a stream may take for its first token when prompt tokens have to be computed:
 // eight times the 99th percentile for a prompt of that length, at most MaxLimit.
 func (m *Detector) FirstLimit(prompt int) time.Duration {
@@ -379,9 +387,10 @@ func (m *Detector) FirstLimit(prompt int) time.Duration {
 	if !m.signs.HasQueue {
 		least = max(minMute, m.cfg.Limit)
 	}
-	if prompt = min(max(prompt, 0), 1<<24); m.firsts.seen < learnedFirsts {
-		limit = unlearnedFirst + time.Duration(prompt)*unlearnedToken
+	if m.firsts.seen < learnedFirsts {
+		limit = UnlearnedFirstLimit(prompt)
 	} else {
+		prompt = min(max(prompt, 0), maxPrompt)
 		limit = min(firstFactor*m.firsts.percentile99(), MaxLimit) / promptScale * time.Duration(prompt+promptScale)
 	}
 	return min(max(limit, least), max(MaxLimit, m.cfg.Limit))

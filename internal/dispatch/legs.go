@@ -16,6 +16,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/migrate"
 	"penstock/core/route"
+	"penstock/core/stall"
 	"penstock/internal/bounded"
 	"penstock/internal/catalog"
 	"penstock/internal/engine"
@@ -29,10 +30,10 @@ type LegsConfig struct {
 	// PrefillWait bounds a prefill leg with the choice of its worker, and FirstTokenWait the wait for the first token of
 	// a decode leg; 0 means StallTimeout. Budget bounds all prefill legs of an attempt; 0 means twice PrefillWait.
 	//
-	// Both waits are less if the router predicts a time to the first token at the worker: then they are legPatience times as
-	// long as that time, and at least LeastWait; 0 means 30 s. A first prediction may be far off, since nothing is learned
-	// before, and a leg which is given up early teaches nothing.
-	PrefillWait, FirstTokenWait, Budget, LeastWait time.Duration
+	// PrefillWait is less if the router predicts a time to the first token at the prefill worker: see boundPrefill.
+	// FirstTokenWait is never less: a decode engine may queue its leg until it has memory for it, of which the prediction
+	// knows nothing, and a leg which is given up has the prompt computed again.
+	PrefillWait, FirstTokenWait, Budget time.Duration
 	// HandoffWait is how long after the end of its prefill leg an engine must have taken a decode leg; 0 means 15 s. It
 	// must be shorter than engines keep blocks for which no engine has asked (vLLM: 30 s): another prompt's values are
 	// where they were, and no engine notices.
@@ -43,29 +44,28 @@ type LegsConfig struct {
 	Outcomes *prometheus.CounterVec
 }
 
-// legPatience is how many times as long as predicted a leg may take up to its first token. One which takes longer is
-// rather lost than slow.
+// legPatience is how many times as long as predicted a prefill leg may take. One which takes longer is rather lost than
+// slow.
 const legPatience = 8
 
-// boundLeg returns how long a leg may take at a worker for which d predicts a time to the first token; 0 if none is
-// predicted.
-func (c *LegsConfig) boundLeg(d *route.Decision) time.Duration {
+// boundPrefill returns how long a prefill leg of so many tokens may take at a worker for which d predicts a time to the
+// first token; 0 if none is predicted. A first prediction may be far off, since nothing is learned before, and a leg which
+// is given up teaches nothing: so it has at least the time which a prompt may take at an unknown engine. StallTimeout is
+// the most.
+func (r *Dispatcher) boundPrefill(d *route.Decision, tokens int) time.Duration {
 	if d.TTFT <= 0 {
 		return 0
 	}
-	return max(legPatience*d.TTFT, cmp.Or(c.LeastWait, 30*time.Second))
+	return min(max(legPatience*d.TTFT, stall.UnlearnedFirstLimit(tokens)), r.StallTimeout)
 }
 
-// machineConfig returns the bounds of a machine whose decode worker was chosen by d.
-func (r *Dispatcher) machineConfig(order disagg.LegOrder, d *route.Decision) disagg.LegsConfig {
+// machineConfig returns the bounds of a machine.
+func (r *Dispatcher) machineConfig(order disagg.LegOrder) disagg.LegsConfig {
 	c := &r.Legs
-	wait, first := cmp.Or(c.PrefillWait, r.StallTimeout), cmp.Or(c.FirstTokenWait, r.StallTimeout)
-	if bound := c.boundLeg(d); bound > 0 {
-		first = min(first, bound)
-	}
+	wait := cmp.Or(c.PrefillWait, r.StallTimeout)
 	return disagg.LegsConfig{
 		Order: order, MaxAttempts: min(cmp.Or(c.MaxAttempts, 2), maxLegAttempts), LocalWait: time.Second, PrefillWait: wait,
-		FirstTokenWait: first, Budget: cmp.Or(c.Budget, 2*wait),
+		FirstTokenWait: cmp.Or(c.FirstTokenWait, r.StallTimeout), Budget: cmp.Or(c.Budget, 2*wait),
 	}
 }
 
@@ -99,7 +99,7 @@ func (g *Generation) planLegs() *legsRun {
 	}
 	card := m.Workers[at].Card
 	order, ok := card.KVConnector.LegOrder()
-	cfg := g.dispatcher.machineConfig(order, &g.Decision)
+	cfg := g.dispatcher.machineConfig(order)
 	if !ok || card.Router || g.failedLegs >= cfg.MaxAttempts {
 		return nil
 	}
@@ -108,10 +108,12 @@ func (g *Generation) planLegs() *legsRun {
 
 func (r *legsRun) now() kv.Mono { return kv.Mono(time.Since(r.born)) }
 
+// tokens returns the length of the prompt with the tokens which earlier attempts generated.
+func (r *legsRun) tokens() int { return len(r.g.Request.Prompt) + len(r.g.choices[0].tokens) }
+
 // run serves the attempt, and returns as a call of the worker does.
 func (r *legsRun) run(ctx context.Context) error {
-	tokens := len(r.g.Request.Prompt) + len(r.g.choices[0].tokens)
-	r.machine, r.todo = disagg.StartLegs(r.now(), r.cfg, r.g.dispatcher.nextLegs(), tokens, nil)
+	r.machine, r.todo = disagg.StartLegs(r.now(), r.cfg, r.g.dispatcher.nextLegs(), r.tokens(), nil)
 	defer r.giveUp(ctx)
 	for len(r.todo) > 0 {
 		e := r.todo[0]
@@ -237,7 +239,7 @@ func (r *legsRun) callPrefill(ctx context.Context, ref disagg.AttemptRef) {
 	}
 	epoch, _ := r.g.dispatcher.View().WorkerEpoch(d.Worker.ID)
 	by := disagg.Incarnation{Worker: d.Worker, Epoch: epoch}
-	r.todo = r.machine.HandlePrefillPlaced(r.now(), ref, by, r.g.dispatcher.Legs.boundLeg(&d), r.todo)
+	r.todo = r.machine.HandlePrefillPlaced(r.now(), ref, by, r.g.dispatcher.boundPrefill(&d, r.tokens()), r.todo)
 	deadline, _ = r.machine.Deadline()
 	within, release := context.WithTimeout(within, max(0, deadline.Sub(r.now())))
 	defer release()

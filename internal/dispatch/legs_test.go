@@ -40,8 +40,9 @@ type legFleet struct {
 	fail func(ctx context.Context, call string) error
 	// first is the first token of every answer.
 	first kv.Token
-	// split is what a request asks for, overlap what every worker holds of a prompt, in blocks, and ttft the time to the first
+	// prompt is that of a request, split is what it asks for, overlap what every worker holds of a prompt, in blocks, and ttft the time to the first
 	// token which is predicted of a worker.
+	prompt  []kv.Token
 	split   disagg.SplitSettings
 	overlap int
 	ttft    map[kv.WorkerID]time.Duration
@@ -50,7 +51,7 @@ type legFleet struct {
 const legAnswer = 4 // tokens
 
 func newLegFleet(change func(c *engine.Card)) *legFleet {
-	l := &legFleet{epoch: 1, news: make(chan struct{}), held: map[string]int{}, fetched: map[string]int{}, cached: map[string]bool{}, first: 100}
+	l := &legFleet{epoch: 1, news: make(chan struct{}), held: map[string]int{}, fetched: map[string]int{}, cached: map[string]bool{}, first: 100, prompt: []kv.Token{7, 8, 9, 10, 11}}
 	card := func(_ kv.WorkerID, c *engine.Card) {
 		c.Role, c.KVConnector, c.Numerics, c.BlockSize = engine.RoleDecode, engine.NIXLConnector, "n", 2
 		if change != nil {
@@ -228,9 +229,9 @@ func (l *legFleet) fetch(ref string, tokens int) bool {
 // allCalls returns the calls, the releases last.
 func (l *legFleet) allCalls() string { return strings.Join(slices.Concat(l.calls, l.releases), "; ") }
 
-// generate runs a request with a prompt of five tokens, and returns its answer.
+// generate runs a request, and returns its answer.
 func (l *legFleet) generate(ctx context.Context) (*sink, error) {
-	g := &Generation{Request: engine.Request{Prompt: []kv.Token{7, 8, 9, 10, 11}, Choices: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: legAnswer}}}
+	g := &Generation{Request: engine.Request{Prompt: l.prompt, Choices: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: legAnswer}}}
 	s := &sink{g: g}
 	g.Request.Split = l.split
 	g.Route, g.Workers, g.Sink = route.Request{ID: "r"}, l.model, s
@@ -449,37 +450,71 @@ func TestLegsPolicy(t *testing.T) {
 	}
 }
 
-// TestLegsWait: a leg which gives nothing is given up after eight times the time which the router predicts of its worker,
-// half a minute at least, and as long as a stream may be silent at most.
+// waitOfLeg returns for how long each call of a leg which gives nothing was left waiting, if the router predicts a time to
+// the first token of its worker. A stream may be silent for five minutes. The prompt has so many tokens.
+func waitOfLeg(t *testing.T, call string, worker kv.WorkerID, tokens int, predicted time.Duration) (took []time.Duration, calls string) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLegFleet(nil)
+		l.prompt = make([]kv.Token, tokens)
+		l.d.Legs, l.d.StallTimeout = LegsConfig{}, 5*time.Minute
+		l.ttft = map[kv.WorkerID]time.Duration{worker: predicted}
+		l.fail = func(ctx context.Context, at string) error {
+			if at != call {
+				return nil
+			}
+			began := time.Now()
+			<-ctx.Done()
+			took = append(took, time.Since(began)) // virtual
+			return ctx.Err()
+		}
+		s, err := l.generate(t.Context())
+		if err != nil || len(s.got) != legAnswer {
+			t.Errorf("%s, with %v predicted: %d tokens, %v", call, predicted, len(s.got), err)
+		}
+		calls = l.allCalls()
+	})
+	return took, calls
+}
+
+// TestLegsWait: a prefill leg which gives nothing is given up after eight times the time which the router predicts of its
+// worker, and as long as a stream may be silent at most. Before the router has learned how slow the worker is, the leg has
+// a minute and 0.1 s for each token of the prompt: one which is given up teaches nothing.
 func TestLegsWait(t *testing.T) {
 	for _, tt := range []struct {
+		tokens          int
 		predicted, want time.Duration
 	}{
-		{0, time.Minute},
-		{time.Millisecond, 30 * time.Second},
-		{5 * time.Second, 40 * time.Second},
-		{time.Hour, time.Minute},
+		{5, 0, 5 * time.Minute},
+		{5, time.Millisecond, 60*time.Second + 500*time.Millisecond},
+		{5, 10 * time.Second, 80 * time.Second},
+		{5, time.Hour, 5 * time.Minute},
+		{1000, time.Millisecond, 160 * time.Second},
+		{1000, 25 * time.Second, 200 * time.Second},
+		{100_000, time.Millisecond, 5 * time.Minute},
 	} {
-		for call, worker := range map[string]kv.WorkerID{"w11 prefill": 11, "w1 decode, accepted": 1} {
-			synctest.Test(t, func(t *testing.T) {
-				l := newLegFleet(nil)
-				l.d.Legs = LegsConfig{}
-				l.ttft = map[kv.WorkerID]time.Duration{worker: tt.predicted}
-				took := []time.Duration{}
-				l.fail = func(ctx context.Context, at string) error {
-					if at != call {
-						return nil
-					}
-					began := time.Now()
-					<-ctx.Done()
-					took = append(took, time.Since(began)) // virtual
-					return ctx.Err()
-				}
-				s, err := l.generate(t.Context())
-				if err != nil || len(s.got) != legAnswer || len(took) == 0 || slices.ContainsFunc(took, func(d time.Duration) bool { return d != tt.want }) {
-					t.Errorf("%s, with %v predicted: given up after %v, want %v: %s, %v", call, tt.predicted, took, tt.want, l.allCalls(), err)
-				}
-			})
+		if took, calls := waitOfLeg(t, "w11 prefill", 11, tt.tokens, tt.predicted); !slices.Equal(took, []time.Duration{tt.want}) {
+			t.Errorf("%d tokens, with %v predicted: given up after %v, want %v: %s", tt.tokens, tt.predicted, took, tt.want, calls)
+		}
+	}
+}
+
+// TestSilenceBoundsPrefillLeg: a leg is never given more time than a stream may be silent, though PrefillWait is longer.
+func TestSilenceBoundsPrefillLeg(t *testing.T) {
+	d := &Dispatcher{StallTimeout: 2 * time.Minute, Legs: LegsConfig{PrefillWait: time.Hour}}
+	for predicted, want := range map[time.Duration]time.Duration{0: 0, time.Second: 2 * time.Minute, time.Hour: 2 * time.Minute} {
+		if got := d.boundPrefill(&route.Decision{TTFT: predicted}, 10_000); got != want {
+			t.Errorf("with %v predicted: %v, want %v", predicted, got, want)
+		}
+	}
+}
+
+// TestDecodeLegWaits: a decode leg may be silent as long as a stream may be, whatever is predicted: its engine may have no
+// memory for it yet. What it waits for is no fault of the prefill worker.
+func TestDecodeLegWaits(t *testing.T) {
+	for _, predicted := range []time.Duration{0, time.Millisecond, time.Hour} {
+		took, calls := waitOfLeg(t, "w1 decode, accepted", 1, 5, predicted)
+		if len(took) == 0 || slices.ContainsFunc(took, func(d time.Duration) bool { return d != 5*time.Minute }) {
+			t.Errorf("with %v predicted: given up after %v: %s", predicted, took, calls)
 		}
 	}
 }

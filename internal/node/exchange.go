@@ -162,16 +162,18 @@ func (x *blockExchange) openDecoder(self disagg.Incarnation, addr string, eng bl
 		return n
 	}
 	calls := handoff.NewCallPlacer(p.planes.RPC, x.fleet.Peers)
-	split, err := handoff.NewSplitter(p.cfg.SplitConfig(), calls.Peers, x.metadata.TokenBytes, depth)
+	wait := time.Duration(p.cfg.Disagg.PrefillWait)
+	limits := handoffLimits(wait)
+	split, err := handoff.NewSplitter(p.cfg.SplitConfig(), limits, calls.Peers, x.metadata.TokenBytes, depth)
 	if err != nil {
 		return nil, err
 	}
 	var jobs handoff.JobPlacer = calls
 	if x.queue != nil {
-		jobs = newQueuePlacer(x.queue, time.Duration(p.cfg.Disagg.PrefillWait), calls)
+		jobs = newQueuePlacer(x.queue, wait, calls)
 	}
 	decoder, err = handoff.NewDecodeWorker(handoff.DecodeWorkerConfig{
-		Self: self, Addr: addr, Handoff: handoffLimits(time.Duration(p.cfg.Disagg.PrefillWait)), Decide: split.Decide, ObserveLocal: split.ObserveLocal,
+		Self: self, Addr: addr, Handoff: limits, Decide: split.Decide, ObserveLocal: split.ObserveLocal,
 		Observe: func(out *handoff.HandoffOutcome) {
 			split.ObserveHandoff(out)
 			countHandoff(o, out)

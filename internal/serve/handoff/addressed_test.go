@@ -204,7 +204,7 @@ func TestSplitterChooses(t *testing.T) {
 		workers[i].Incarnation = disagg.Incarnation{Worker: kv.Worker{ID: kv.WorkerID(i + 2)}, Epoch: 9}
 	}
 	newSplitter := func(policy disagg.SplitPolicy) *Splitter {
-		s, err := NewSplitter(disagg.SplitConfig{Policy: policy, MaxPrefillQueueSize: 1, DecodeWeight: 1}, func() []PrefillPeer { return workers }, 512, func() int { return 3 })
+		s, err := NewSplitter(disagg.SplitConfig{Policy: policy, MaxPrefillQueueSize: 1, DecodeWeight: 1}, testHandoff, func() []PrefillPeer { return workers }, 512, func() int { return 3 })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -264,7 +264,7 @@ func TestSplitterChooses(t *testing.T) {
 func TestSplitterLearnsFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		peers := []PrefillPeer{{Addr: "a", Incarnation: disagg.Incarnation{Worker: kv.Worker{ID: 2}, Epoch: 9}}}
-		s, err := NewSplitter(disagg.DefaultSplit(), func() []PrefillPeer { return peers }, 512, func() int { return 0 })
+		s, err := NewSplitter(disagg.DefaultSplit(), testHandoff, func() []PrefillPeer { return peers }, 512, func() int { return 0 })
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -179,7 +179,7 @@ func TestSplitter(t *testing.T) {
 	self := exchangeOf(newTokenCache(16, 64).layout, 0)
 	f := NewFleet(FleetConfig{Current: func() *catalog.Snapshot { return snapshot }, Model: "m", Exchange: self, Namespace: "n"}, bus.NewMemBus())
 	depth := 1
-	s, err := NewSplitter(disagg.SplitConfig{Policy: disagg.ByThreshold, MaxLocalPrefillLength: 1000, MaxPrefillQueueSize: 2}, f.Peers, 512, func() int { return depth })
+	s, err := NewSplitter(disagg.SplitConfig{Policy: disagg.ByThreshold, MaxLocalPrefillLength: 1000, MaxPrefillQueueSize: 2}, testHandoff, f.Peers, 512, func() int { return depth })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,13 +28,13 @@ type Splitter struct {
 	}
 }
 
-// NewSplitter returns a Splitter which has learned nothing. peers returns the prefill workers. A token has tokenBytes in
-// a block.
-func NewSplitter(cfg disagg.SplitConfig, peers func() []PrefillPeer, tokenBytes int, depth func() int) (*Splitter, error) {
+// NewSplitter returns a Splitter which has learned nothing, for handoffs with the bounds of handoffs. peers returns the
+// prefill workers. A token has tokenBytes in a block.
+func NewSplitter(cfg disagg.SplitConfig, handoffs disagg.HandoffConfig, peers func() []PrefillPeer, tokenBytes int, depth func() int) (*Splitter, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	r, err := disagg.NewSplitRates(rates.Config{}, tokenBytes)
+	r, err := disagg.NewSplitRates(rates.Config{}, handoffs, tokenBytes)
 	if err != nil {
 		return nil, err
 	}
