@@ -470,3 +470,65 @@ func stormPool(t *testing.T, seed uint64) (sum PoolStats) {
 	}
 	return sum
 }
+
+// TestPoolQueue: a long request with one block in the pool keeps its place in the queue, though short ones always arrive
+// which fit beside the running ones.
+func TestPoolQueue(t *testing.T) { synctest.Test(t, testPoolQueue) }
+
+func testPoolQueue(t *testing.T) {
+	p := newMemPool(t, 60)
+	first, _ := pooled(t, p.attach(t, 1), nil)
+	ctx := enginetest.Start(t, first)
+	enginetest.MustGenerate(t, ctx, first, greedy(1, 9, 1))
+	expectPool(t, first, "of one block", PoolStats{Stored: 1})
+	e, b := exchanging(t, 8, func(c *Config) { c.Card.Blocks = 10 })
+	g := closed(e)
+	e.computer = exchangeOf{b, g}
+	if err := e.UsePool(p.attach(t, 2)); err != nil {
+		t.Fatal(err)
+	}
+	enginetest.Start(t, e)
+
+	var sent sync.WaitGroup
+	start := func(n int) {
+		sent.Go(func() {
+			if _, err := enginetest.Generate(ctx, e, greedy(100+n, 9, 4)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	start(0)
+	<-g.Enter
+	long, ended := greedy(1, 71, 1), make(chan []enginetest.Choice, 1)
+	for n := 1; len(ended) == 0; n++ {
+		if n > 60 {
+			t.Error("the long request was not served in 60 steps")
+			break
+		}
+		start(n)
+		synctest.Wait() // it is in the inbox
+		if n == 4 {     // as many run as ever will
+			sent.Go(func() {
+				got, err := enginetest.Generate(ctx, e, long)
+				if err != nil {
+					t.Error(err)
+				}
+				ended <- got
+			})
+			synctest.Wait()
+		}
+		g.Leave <- struct{}{}
+		<-g.Enter
+		synctest.Wait()
+	}
+	g.Leave <- struct{}{}
+	g.Open(t)
+	sent.Wait()
+	want := answerOf(t, long)
+	want[0].Cached = 8
+	if diff := cmp.Diff(want, <-ended); diff != "" {
+		t.Errorf("not the answer of one engine (-want +got):\n%s", diff)
+	}
+	expectIdle(t, e)
+	p.check(t)
+}
