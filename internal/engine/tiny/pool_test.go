@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/paged"
 	"penstock/core/pool"
@@ -156,5 +157,29 @@ func TestPoolScarce(t *testing.T) {
 			continue
 		}
 		awaitPool(t, e, func(s batch.PoolStats) bool { return s.Evicted > 10 })
+	}
+}
+
+// TestPoolOfAnotherProcessor: an engine which prepares pictures in another way takes no blocks from a pool, or from a
+// prefill worker.
+func TestPoolOfAnotherProcessor(t *testing.T) {
+	config := func(c *Config) { c.BlockSize, c.Blocks = 16, 100 }
+	colours := builtinColours()
+	colours.Mean[0]++
+	first, other := longNetwork(t)(config), colouredNetwork(t, colours)(config)
+	path := filepath.Join(t.TempDir(), "pool")
+	attachPool(t, first, 1, path, 1<<20)
+	attachPool(t, longNetwork(t)(config), 2, path, 1<<20)
+
+	layout, from := other.BlockLayout(), first.BlockLayout()
+	f, err := poolfile.Open(t.Context(), path, 1<<20, layout.PoolConfig())
+	if fault.CodeOf(err) != fault.Conflict {
+		t.Errorf("the pool: %v", err)
+		if err == nil {
+			f.Close()
+		}
+	}
+	if err := layout.CheckWriter(&from); fault.CodeOf(err) != fault.Conflict {
+		t.Errorf("the prefill worker: %v", err)
 	}
 }
