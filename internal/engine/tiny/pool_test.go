@@ -43,8 +43,10 @@ func attachPool(t *testing.T, e *Engine, id kv.WorkerID, path string, size int) 
 // awaitPool waits until an engine has done what ok wants with its pool.
 func awaitPool(t *testing.T, e *Engine, ok func(batch.PoolStats) bool) {
 	t.Helper()
-	if err := backoff.Poll(t.Context(), time.Millisecond, func() bool { return ok(e.PoolStats()) }); err != nil {
-		t.Fatalf("%v: %+v", err, e.PoolStats())
+	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer stop()
+	if err := backoff.Poll(ctx, time.Millisecond, func() bool { return ok(e.PoolStats()) }); err != nil {
+		t.Fatalf("the engine has not done with its pool what it should: %v: %+v", err, e.PoolStats())
 	}
 }
 
