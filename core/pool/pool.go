@@ -81,7 +81,7 @@ type View struct {
 	chunk      []byte
 	candidates []candidate
 	scanFrom   int32      // where the next search for room begins
-	published  kv.SeqHash // the last block, and its tick
+	used       kv.SeqHash // the last block which was published or was there already, and its tick
 	tick       uint64
 }
 
