@@ -80,11 +80,16 @@ func (p *memPool) attach(t testing.TB, id kv.WorkerID) *poolView {
 // check walks the directory, in which nothing may be held.
 func (p *memPool) check(t testing.TB) {
 	t.Helper()
-	v := p.attach(t, 0).view
-	if err := v.Check(); err != nil {
+	if err := p.attach(t, 0).view.Check(); err != nil {
 		t.Error(err)
 	}
-	if s := v.Stats(); s.InTransit+s.Pinned != 0 {
+	p.checkUnheld(t)
+}
+
+// checkUnheld checks that no block is being written or read.
+func (p *memPool) checkUnheld(t testing.TB) {
+	t.Helper()
+	if s := p.attach(t, 0).view.Stats(); s.InTransit+s.Pinned != 0 {
 		t.Errorf("the pool has %+v", s)
 	}
 }
@@ -261,8 +266,14 @@ func testPoolFull(t *testing.T) {
 	expectPool(t, none, "without access", PoolStats{Dropped: 5})
 	expectComputed(t, b, "without access", 41)
 
-	if none.pool.lookUp(&paged.Sequence{Tokens: greedy(2, 41, 1).Prompt}) != nil {
+	prompt := &paged.Sequence{Tokens: greedy(2, 41, 1).Prompt}
+	if none.pool.lookUp(ctx, prompt) != nil {
 		t.Error("an engine without access looks up blocks")
+	}
+	ended, end := context.WithCancel(ctx)
+	end()
+	if first.pool.lookUp(ctx, prompt) == nil || first.pool.lookUp(ended, prompt) != nil {
+		t.Error("a request which has ended looks up blocks, or one which has not does not")
 	}
 
 	// What was fetched is evicted last to first.
@@ -407,7 +418,7 @@ func TestPoolStorm(t *testing.T) {
 			all.Add(stormPool(t, seed))
 		})
 	}
-	if all.Stored < 200 || all.Dropped < 2 || all.Fetched < 20 || all.Damaged < 5 || all.Evicted < 100 {
+	if all.Stored < 200 || all.Fetched < 20 || all.Damaged < 5 || all.Evicted < 100 {
 		t.Errorf("the test tested little: %+v", all)
 	}
 }
@@ -468,6 +479,7 @@ func stormPool(t *testing.T, seed uint64) (sum PoolStats) {
 		expectIdle(t, e)
 		sum.Add(e.PoolStats())
 	}
+	p.checkUnheld(t)
 	return sum
 }
 
@@ -531,4 +543,24 @@ func testPoolQueue(t *testing.T) {
 	}
 	expectIdle(t, e)
 	p.check(t)
+}
+
+// TestPoolPending: what is known of copies is bounded, also while no block is evicted.
+func TestPoolPending(t *testing.T) { synctest.Test(t, testPoolPending) }
+
+func testPoolPending(t *testing.T) {
+	p := newMemPool(t, 60)
+	e, _ := pooled(t, p.attach(t, 1), nil)
+	e.pool.jobs = make(chan *storeJob, 8)
+	ctx := enginetest.Start(t, e)
+	for seed := range 8 {
+		enginetest.MustGenerate(t, ctx, e, greedy(seed, 49, 1))
+		synctest.Wait()
+	}
+	if n := len(e.pool.pending); n > 16 {
+		t.Errorf("%d copies are pending, and none waits", n)
+	}
+	if s := e.PoolStats(); s.Stored != 48 {
+		t.Errorf("%+v", s)
+	}
 }
