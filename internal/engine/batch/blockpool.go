@@ -15,7 +15,7 @@ import (
 )
 
 // PoolMemory is a pool of KV blocks which several engines share, as this process has mapped it. Its owner renews the
-// lease. Without a lease the engine neither stores blocks nor uses those which are there.
+// lease. Without a lease the engine neither stores blocks nor fetches any.
 type PoolMemory interface {
 	// Use calls use with the pool and the time, while no other goroutine uses it, and returns its error, or why the pool
 	// cannot be used.
@@ -25,9 +25,9 @@ type PoolMemory interface {
 // PoolStats count what an engine did with its pool of KV blocks.
 type PoolStats struct {
 	Stored  uint64 // blocks which it has put there
-	Dropped uint64 // blocks which it has not, because it was behind, or the pool had no room, or they have no identity
+	Dropped uint64 // blocks which it has not: it was behind, they were evicted, the pool had no room, they have no identity
 	Fetched uint64 // blocks which it used instead of computing them
-	Damaged uint64 // blocks which were not what had been stored; it computed them
+	Damaged uint64 // blocks which could not be read, or were not what had been stored: each ended a fetch
 	Evicted uint64 // blocks which it evicted from there to store others
 }
 

@@ -150,7 +150,7 @@ func expectPool(t *testing.T, e *Engine, when string, want PoolStats) {
 	}
 }
 
-// expectChoice compares an answer with that of an engine alone, and how many tokens of its prompt were cached.
+// expectChoice compares an answer with the answer of an engine alone, and how many tokens of its prompt were cached.
 func expectChoice(t *testing.T, ctx context.Context, e *Engine, req *engine.Request, cached int) {
 	t.Helper()
 	want, got := answerOf(t, req), enginetest.MustGenerate(t, ctx, e, req)
@@ -563,4 +563,47 @@ func testPoolPending(t *testing.T) {
 	if s := e.PoolStats(); s.Stored != 48 {
 		t.Errorf("%+v", s)
 	}
+}
+
+// TestPoolRefused: when the scheduler refuses what was fetched, the request is computed.
+func TestPoolRefused(t *testing.T) { synctest.Test(t, testPoolRefused) }
+
+func testPoolRefused(t *testing.T) {
+	p := newMemPool(t, 60)
+	first, _ := pooled(t, p.attach(t, 1), nil)
+	ctx := enginetest.Start(t, first)
+	req := greedy(1, 45, 4)
+	expectChoice(t, ctx, first, req, 0)
+	view, looked, slow := p.attach(t, 2), atomic.Int64{}, make(chan struct{})
+	e, _ := pooled(t, view, nil)
+	enginetest.Start(t, e)
+	view.held = func() {
+		if looked.Add(1) > 1 {
+			<-slow
+		}
+	}
+	ended := make(chan []enginetest.Choice, 1)
+	go func() {
+		got, err := enginetest.Generate(ctx, e, req)
+		if err != nil {
+			t.Error(err)
+		}
+		ended <- got
+	}()
+	synctest.Wait() // it fetches
+	if err := e.callLoop(ctx, func(l *loop) error {
+		for _, c := range l.scheduled {
+			c.transferEnd++ // no end of a block
+			l.finishFetch(c.request.imp, c.transferEnd)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	close(slow)
+	if diff := cmp.Diff(answerOf(t, req), <-ended); diff != "" {
+		t.Errorf("not the answer of one engine (-want +got):\n%s", diff)
+	}
+	expectIdle(t, e)
+	p.check(t)
 }
