@@ -74,7 +74,7 @@ func CheckExchange(writer, owner *Metadata) error {
 	differ := func(format string, args ...any) error { return fault.New(fault.Conflict, format, args...) }
 	switch {
 	case writer.Numerics != owner.Numerics:
-		return differ("the prefill worker computes with numerics %.200q and the decode worker with %.200q: run the same model, build and architecture on both",
+		return differ("the prefill worker computes with numerics %.200q and the decode worker with %.200q: run the same model, build, media settings and architecture on both",
 			writer.Numerics, owner.Numerics)
 	case writer.Type != owner.Type:
 		return differ("the KV cache of the prefill worker has elements of type %.40s and that of the decode worker of type %.40s: give both the same KV cache type",

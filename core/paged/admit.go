@@ -56,13 +56,13 @@ func (s *Scheduler) admitSequence(q *seqState, out *Step) bool {
 	ready := (len(hits) + fetch) * s.cfg.BlockSize
 	limit := s.limitOf(q, ready)
 	pending := max(0, min(len(q.tokens), limit)-ready)
-	switch encoding := limit != noLimit; {
+	switch passable := s.isPassable(q, ready); {
 	case !s.hasPlace() && fetch > 0:
-		return encoding
+		return passable
 	case s.cfg.Chunking == Off && pending > s.budget:
 		return false
 	case s.missingBlocks(q, hits) <= 0:
-	case encoding:
+	case passable:
 		q.partial.lacked, q.partial.missed = s.cfg.blocksFor(len(q.tokens))-len(hits), miss
 		s.gate.passOver(q)
 		if q.partial.reopens() && !q.awaitsTransfer() {
@@ -70,8 +70,8 @@ func (s *Scheduler) admitSequence(q *seqState, out *Step) bool {
 		}
 		return true
 	case !s.reclaimFor(q, hits, out):
-		// Those preempted in this step are looked at in the next one, and q is encoding again if a hit is evicted.
-		s.gate.closed, s.gate.miss = !s.gaveUp && !q.isEncoding(), miss
+		// Those preempted in this step are looked at in the next one, and q is passable again if a hit is evicted.
+		s.gate.closed, s.gate.miss = !s.gaveUp && !s.isPassable(q, 0), miss
 		return false
 	}
 	runs := s.hasPlace() // some may have been preempted for it

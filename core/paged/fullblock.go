@@ -48,8 +48,8 @@ func (s *Scheduler) IsRegistered(b int32, name kv.SeqHash) bool {
 	return blk.state == stateRegistered && blk.seq == name
 }
 
-// AppendFullBlocks appends the blocks of a sequence which could be cached when it is added: the full ones, without that
-// of its last token. A scheduler registers them with equal content. It returns *fault.Error of code Internal for a block
+// AppendFullBlocks appends the blocks of a sequence which could be cached when it is added: the full ones, but not the
+// block of its last token. A scheduler registers them with equal content. It returns *fault.Error of code Internal for a block
 // size which kv refuses.
 func AppendFullBlocks(dst []FullBlock, seq *Sequence, blockSize int) ([]FullBlock, error) {
 	hasher, err := kv.NewHasher(blockSize, seq.Salt)

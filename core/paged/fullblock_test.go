@@ -44,8 +44,7 @@ func (w *witness) sequence(b int32) (all []FullBlock) {
 	return all
 }
 
-// TestObserver: the observer is told of each registered block, as AppendFullBlocks describes those of the sequence. A
-// block which was evicted is not registered.
+// TestObserver: the observer is told of each registered block, as AppendFullBlocks describes it. A block which was evicted is not registered.
 func TestObserver(t *testing.T) {
 	w := &witness{blocks: map[int32]FullBlock{}, before: map[int32]int32{}}
 	s, err := New(Config{Blocks: 12, BlockSize: 4, MaxSeqs: 4, TokenBudget: 16, MaxContext: 40, MaxWaiting: 8, Observer: w})

@@ -43,6 +43,8 @@
 //
 //   - It computes nothing before the transfer ends, unless all tokens up to TransferEnd are cached.
 //   - If it holds blocks, a newer sequence is not admitted in its place.
+//   - With LateTransfer it is not passed over in the queue for the tokens before TransferEnd: if it does not fit, encoding
+//     sequences are preempted for it, or it blocks the sequences after it.
 //   - [Scheduler.FinishTransfer] and a preemption end the transfer. The tokens which were not imported are then computed
 //     as others are.
 //
@@ -77,9 +79,11 @@
 // the sequence Reopens, it is preempted. A shell which reopens the ranges of a sequence that was passed over finishes
 // more of them afterwards, so a sequence is reopened at most once for each of its ranges between two preemptions.
 //
-// After a step without work which preempted no sequence there is none before something happens: a sequence is added or
-// removed, a range is finished, tokens are imported, a transfer ends, or a token comes which is late. A step without work
-// preempts only beside held sequences, or beside sequences whose tokens are late.
+// After a step without work which preempted no sequence, and reserved blocks for none with LateTransfer, there is none
+// before something happens: a sequence is added or removed, a range is finished, tokens are imported, a transfer ends, or
+// a token comes which is late. A step without work preempts only for a sequence with LateTransfer, beside held sequences,
+// or beside sequences whose tokens are late. If it reserved blocks for a sequence with LateTransfer, the next step says
+// what is passed over now.
 //
 // # Blocks
 //
@@ -127,6 +131,9 @@ type Sequence struct {
 	// TransferEnd, if not 0, is the position up to which tokens come from another worker, by ImportTokens: the end of a
 	// block, before the last token.
 	TransferEnd int
+	// LateTransfer says that the transfer starts when the blocks are reserved, not before. As long as the sequence waits,
+	// it blocks others as one which computes these tokens does.
+	LateTransfer bool
 	// Hold says that the sequence is only computed, so that its blocks can be read: it keeps them until it is removed.
 	Hold bool
 	// Reopens says that what a range was finished with may be given up as soon as the sequence has no blocks, or has

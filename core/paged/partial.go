@@ -111,6 +111,15 @@ func (s *Scheduler) limitOf(q *seqState, ready int) int {
 // isEncoding reports whether q needs an unfinished range or a transfer.
 func (q *seqState) isEncoding() bool { return q.limit != noLimit }
 
+// isPassable reports whether q, which waits, is passed over if it does not fit and its first ready tokens are cached: it
+// needs an unfinished range, or a transfer which has started.
+func (s *Scheduler) isPassable(q *seqState, ready int) bool {
+	if q.partial != nil && q.partial.lateTransfer {
+		ready = max(ready, q.partial.transferEnd)
+	}
+	return s.limitOf(q, ready) != noLimit
+}
+
 // partialCounts are figures of sequences which were added with unfinished ranges.
 type partialCounts struct {
 	encoding  [queueCount]int // encoding sequences, by queue
@@ -181,7 +190,7 @@ func (s *Scheduler) newestWhere(ok func(*seqState) bool) (newest *seqState) {
 }
 
 // reclaimFor preempts encoding sequences, except older ones which await transfers, until q fits with its hits, and
-// reports whether it does. q waits and is not encoding. It preempts none if all of them together are too few.
+// reports whether it does. q waits and cannot be passed over. It preempts none if all of them together are too few.
 func (s *Scheduler) reclaimFor(q *seqState, hits []int32, out *Step) bool {
 	if !s.holdsEncoding() || s.missingBlocks(q, hits) > s.reclaimableBlocks(q, hits) {
 		return false

@@ -123,7 +123,7 @@ func TestPartialSequencesAreServed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		n, err := servePartial(r, rng)
+		n, err := servePartial(r, rng, seed%4 == 1)
 		if err != nil {
 			t.Fatalf("seed %d, %+v: %v\n%s", seed, cfg, err, strings.Join(r.trace, "\n"))
 		}
@@ -139,8 +139,8 @@ func TestPartialSequencesAreServed(t *testing.T) {
 	}
 }
 
-// servePartial returns how often ranges were given up by a sequence which was passed over.
-func servePartial(r *rig, rng *rand.Rand) (restarts int, err error) {
+// servePartial returns how often ranges were given up by a sequence which was passed over. Transfers may be late ones.
+func servePartial(r *rig, rng *rand.Rand, late bool) (restarts int, err error) {
 	cfg := r.twin.cfg
 	length := map[SeqID]int{}  // with the output
 	due := map[SeqID][]int{}   // steps at which ranges are finished
@@ -165,7 +165,7 @@ func servePartial(r *rig, rng *rand.Rand) (restarts int, err error) {
 		switch end := (len(tokens) - 1) / cfg.BlockSize * cfg.BlockSize; {
 		case seq.Unfinished != nil:
 		case rng.IntN(2) == 0:
-			seq.TransferEnd, arrives[id] = end, rng.IntN(60)
+			seq.TransferEnd, arrives[id], seq.LateTransfer = end, rng.IntN(60), late
 		case rng.IntN(4) == 0:
 			seq.Hold, arrives[id] = true, rng.IntN(60)
 		}

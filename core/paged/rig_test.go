@@ -167,7 +167,9 @@ func (r *rig) checkPassed(closed bool) error {
 
 // checkEmpty checks a step without work while no token is late.
 func (r *rig) checkEmpty() error {
+	late := slices.ContainsFunc(r.step.Reserved, func(v Reservation) bool { return r.twin.find(v.ID).LateTransfer })
 	switch n := len(r.step.Preempted); {
+	case late: // others may have given up their blocks for it
 	case n == 0:
 		return r.planAgain()
 	case r.s.held.len == 0:

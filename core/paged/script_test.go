@@ -17,7 +17,7 @@ import (
 // after each of these commands:
 //
 //	new blocks=N size=N seqs=N budget=N context=N waiting=N [reuse=off] [chunking=off] [remote=all]
-//	add id=N tokens=1-4,9 [prompt=N] [lora=S] [ns=S] [media=hash:start-end,…] [unfinished=start-end,…] [reopens] [transfer=N] [hold]
+//	add id=N tokens=1-4,9 [prompt=N] [lora=S] [ns=S] [media=hash:start-end,…] [unfinished=start-end,…] [reopens] [transfer=N] [late] [hold]
 //	finish id=N range=N  finish an unfinished range, by its index
 //	import id=N end=N    write and import tokens up to end
 //	local id=N           end a transfer without its tokens
@@ -219,6 +219,8 @@ func (d *scripted) add(cmd *datadriven.TestData) (string, error) {
 			seq.Reopens = true
 		case "transfer":
 			cmd.ScanArgs(d.t, "transfer", &seq.TransferEnd)
+		case "late":
+			seq.LateTransfer = true
 		case "hold":
 			seq.Hold = true
 		case "media":

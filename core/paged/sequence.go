@@ -43,9 +43,10 @@ type seqState struct {
 
 // partialState is the state of a sequence which was added with unfinished ranges or a transfer.
 type partialState struct {
-	transferEnd int          // 0 when the transfer is over
-	unfinished  []TokenRange // finished ones are zero
-	all         []TokenRange // of a sequence which Reopens
+	transferEnd  int          // 0 when the transfer is over
+	lateTransfer bool         // it starts when the blocks are reserved
+	unfinished   []TokenRange // finished ones are zero
+	all          []TokenRange // of a sequence which Reopens
 	// When it was last passed over: the blocks which it needed beside its hits, and the first block which it missed.
 	lacked int
 	missed kv.SeqHash
@@ -66,7 +67,7 @@ func newSeqState(seq Sequence, arrival uint64, hasher kv.Hasher, blockSize int) 
 		hold:        seq.Hold,
 	}
 	if len(seq.Unfinished) > 0 || seq.TransferEnd > 0 {
-		q.partial = &partialState{unfinished: slices.Clone(seq.Unfinished), transferEnd: seq.TransferEnd}
+		q.partial = &partialState{unfinished: slices.Clone(seq.Unfinished), transferEnd: seq.TransferEnd, lateTransfer: seq.LateTransfer}
 		if seq.Reopens {
 			q.partial.all = slices.Clone(seq.Unfinished)
 		}

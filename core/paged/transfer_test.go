@@ -216,6 +216,7 @@ func (r *rig) someTransfer(seq *Sequence, pick func(int) int) {
 	case 6:
 		seq.Hold, seq.TransferEnd = pick(2) == 0, pick(2)*size
 	}
+	seq.LateTransfer = pick(2) == 0
 }
 
 // importSome imports for a sequence, mostly all which it awaits.
@@ -228,4 +229,48 @@ func (r *rig) importSome(id SeqID, pick func(int) int) error {
 		return r.importTokens(id, q.computed+(1+pick(3))*size)
 	}
 	return r.importTokens(id, q.until)
+}
+
+// TestLateTransferBlocksQueue: a long sequence with a late transfer is admitted, though short ones always arrive which
+// would fit, and short ones with unfinished ranges hold blocks.
+func TestLateTransferBlocksQueue(t *testing.T) {
+	s, err := New(Config{Blocks: 10, BlockSize: 4, MaxSeqs: 8, TokenBudget: 64, MaxContext: 40, MaxWaiting: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := SeqID(0)
+	add := func(tokens int, change func(*Sequence)) SeqID {
+		last++
+		seq := Sequence{ID: last, Prompt: tokens}
+		for i := range tokens {
+			seq.Tokens = append(seq.Tokens, kv.Token(int(last)*100+i))
+		}
+		if change != nil {
+			change(&seq)
+		}
+		if err := s.AddSequence(seq); err != nil {
+			t.Fatal(err)
+		}
+		return last
+	}
+	var short []SeqID
+	for range 3 {
+		short = append(short, add(5, nil))
+	}
+	add(5, func(q *Sequence) { q.Unfinished = []TokenRange{{0, 5}} })
+	long := add(36, func(q *Sequence) { q.TransferEnd, q.LateTransfer = 4, true })
+	var step Step
+	for range 50 {
+		s.Step(&step)
+		s.Commit(nil)
+		if slices.Contains(step.Reserved, Reservation{ID: long}) {
+			if _, blocks := s.SequenceBlocks(long); len(blocks) != 9 || !s.ImportTokens(long, 4) {
+				t.Errorf("the sequence has %d blocks, and its tokens cannot be imported", len(blocks))
+			}
+			return
+		}
+		s.RemoveSequence(short[0])
+		short = append(short[1:], add(5, nil))
+	}
+	t.Error("the sequence was not admitted in 50 steps")
 }

@@ -422,6 +422,9 @@ func (w *twin) step(out *Step) {
 		}
 		ready := (len(hits) + fetch) * w.cfg.BlockSize
 		needs, n := w.encoding(q, ready)
+		if q.LateTransfer && q.until > ready {
+			needs, _ = w.encoding(q, q.until)
+		}
 		if !place && fetch > 0 && !needs {
 			break
 		}

@@ -81,7 +81,7 @@ type View struct {
 	chunk      []byte
 	candidates []candidate
 	scanFrom   int32      // where the next search for room begins
-	published  kv.SeqHash // the last block, and its tick
+	used       kv.SeqHash // the last block which was published or was there already, and its tick
 	tick       uint64
 }
 
@@ -97,7 +97,7 @@ func Open(m Memory, cfg Config) (*View, error) {
 	}
 	l := &h.layout
 	if h.identity != cfg.digestIdentity() || l.tokens != cfg.BlockTokens || l.blockBytes != cfg.BlockTokens*cfg.TokenBytes {
-		return nil, fault.New(fault.Conflict, "pool: the pool is for blocks of another model, build or size: give each its own pool")
+		return nil, fault.New(fault.Conflict, "pool: the pool is for blocks of another model, build or size: give each its own pool, or remove the file if no worker uses it")
 	}
 	return &View{
 		data: m.Data, words: m.Words, lay: h.layout, generation: h.generation, lease: h.lease, recorder: newRecorder(h.identity, l.tokens),

@@ -741,3 +741,23 @@ func TestConcurrent(t *testing.T) {
 		t.Log("neither block is there")
 	}
 }
+
+// TestReserveUses: a block which is reserved again, because an engine has computed it too, counts as used.
+func TestReserveUses(t *testing.T) {
+	p := join(t, mapBytes(t, newPool(t, testConfig, 3)), testConfig, 1)
+	room := p.Blocks()
+	for n := range room {
+		mustPublish(t, p, contentOf(n, 0))
+	}
+	if _, _, err := p.Reserve(contentOf(0, 0), kv.MoELabel{}, nil); !errors.Is(err, ErrExists) {
+		t.Fatal(err)
+	}
+	w, evicted, err := p.Reserve(contentOf(room, 0), kv.MoELabel{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Abort(&w)
+	if len(evicted) != 1 || evicted[0].Name != contentOf(1, 0).Name {
+		t.Errorf("evicted are %v, want the second block", evicted)
+	}
+}

@@ -30,7 +30,8 @@ type BlockWriter struct {
 }
 
 // Reserve takes a place for a block, which is in transit from then on, and appends the blocks which were evicted for it.
-// It is ErrExists if the block is there already, ErrFull if all blocks are acquired or in transit, and ErrEnded.
+// It is ErrExists if the block is there already, and then one in the pool counts as used: an engine which has it need not
+// fetch it. It is ErrFull if all blocks are acquired or in transit, and ErrEnded.
 //
 // It appends to evicted also if it fails.
 func (p *View) Reserve(c *Content, label kv.MoELabel, evicted []EvictedBlock) (BlockWriter, []EvictedBlock, error) {
@@ -42,6 +43,9 @@ func (p *View) Reserve(c *Content, label kv.MoELabel, evicted []EvictedBlock) (B
 	}
 	h := entryHead{name: c.Name, identity: p.prepareRecord(c), mover: p.worker, label: label}
 	if at := p.locate(&h, noEntry); at.state != entryVacant {
+		if at.state == entryPooled {
+			p.useBlock(at.entry, c.Name, c.Parent, c.Index)
+		}
 		return BlockWriter{}, evicted, ErrExists
 	}
 	e, word, evicted, err := p.takePlace(evicted)
@@ -91,11 +95,7 @@ func (p *View) Publish(w *BlockWriter) error {
 	if !p.IsOwner() || p.loadEntry(w.entry) != w.word {
 		return ErrEnded
 	}
-	if w.parent != p.published || w.index == 0 {
-		p.tick = p.nextTick()
-	}
-	p.published = w.name
-	p.touchEntry(w.entry, p.tick, w.index)
+	p.useBlock(w.entry, w.name, w.parent, w.index)
 	at := p.lay.entryAt(w.entry)
 	p.words.Store(at+wordDataSum, w.dataSum)
 	p.words.Store(at+wordEntrySum, sumEntry(w.contentSum, w.dataSum))
@@ -103,6 +103,15 @@ func (p *View) Publish(w *BlockWriter) error {
 		return ErrEnded
 	}
 	return nil
+}
+
+// useBlock makes a block one of the most recently used. Blocks of a sequence which are used one after another have one tick.
+func (p *View) useBlock(e int32, name, parent kv.SeqHash, index uint32) {
+	if parent != p.used || index == 0 {
+		p.tick = p.nextTick()
+	}
+	p.used = name
+	p.touchEntry(e, p.tick, index)
 }
 
 // Abort gives the place of a block back, if it was not taken already.

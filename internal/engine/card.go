@@ -137,6 +137,15 @@ func (c *Card) Validate() error {
 	return errors.Join(errs...)
 }
 
+// BlockNumerics names what must be equal for two engines to compute the same bits of KV blocks: Numerics, and Encoder if
+// there is one, because the blocks of media depend on it.
+func (c *Card) BlockNumerics() string {
+	if c.Encoder == "" {
+		return c.Numerics
+	}
+	return c.Numerics + "+" + c.Encoder
+}
+
 // checkExchange checks how the worker exchanges KV blocks.
 func (c *Card) checkExchange() error {
 	x := c.Exchange
@@ -149,8 +158,8 @@ func (c *Card) checkExchange() error {
 	if err := x.Validate(); err != nil {
 		return fmt.Errorf("model card: exchange: %w", err)
 	}
-	if x.Numerics != c.Numerics {
-		return errors.New("model card: exchange: its numerics differ from the numerics of the card")
+	if x.Numerics != c.BlockNumerics() {
+		return errors.New("model card: exchange: its numerics differ from the numerics and the encoder of the card")
 	}
 	return nil
 }

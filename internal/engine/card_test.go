@@ -74,6 +74,8 @@ func TestCardExchange(t *testing.T) {
 		"no way":         func(c *Card) { c.Exchange.Transports = nil },
 		"long":           func(c *Card) { c.Exchange.Layout = strings.Repeat("x", 1<<13) },
 		"other numerics": func(c *Card) { c.Numerics = "def" },
+		"other encoder":  func(c *Card) { c.Encoder, c.Exchange.Numerics = "e", "abc+f" },
+		"no encoder":     func(c *Card) { c.Encoder = "e" },
 	} {
 		c := goodCard()
 		c.Role, c.Exchange = RoleDecode, exchange()

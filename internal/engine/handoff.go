@@ -69,7 +69,7 @@ type KVLayout struct {
 	// Order names the order of the elements in a block: one of docs/format/kv-block.md, or an engine's own. It is the
 	// same for all block sizes.
 	Order string
-	// Numerics is Card.Numerics of the worker that computed the blocks.
+	// Numerics is Card.BlockNumerics of the worker that computed the blocks.
 	Numerics string
 }
 

@@ -112,9 +112,9 @@ func newPoolMetrics(stats func() batch.PoolStats) *poolMetrics {
 	return &poolMetrics{
 		stats:   stats,
 		stored:  desc("stored", "KV blocks which engines copied into the pool."),
-		dropped: desc("dropped", "Full KV blocks which engines did not copy into the pool: too many waited, the pool had no room, or it could not be used."),
+		dropped: desc("dropped", "Full KV blocks which engines did not copy into the pool: too many waited, they were evicted before, the pool had no room or could not be used, or their media have no digest."),
 		fetched: desc("fetched", "KV blocks which engines fetched from the pool in place of computing them."),
-		damaged: desc("damaged", "KV blocks in the pool which were not what had been stored, and were computed."),
+		damaged: desc("damaged", "KV blocks which could not be read from the pool, or were not what had been stored: they end a fetch."),
 		evicted: desc("evicted", "KV blocks which engines evicted from the pool to store others."),
 	}
 }

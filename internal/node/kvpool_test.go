@@ -23,6 +23,7 @@ import (
 	"penstock/internal/plane/bus"
 	"penstock/internal/plane/disco"
 	"penstock/internal/plane/rpc"
+	poolfile "penstock/internal/plane/xfer/pool"
 )
 
 // newPoolProcess returns the process of up whose two workers have a pool.
@@ -43,13 +44,13 @@ func newPoolProcess(t *testing.T, pool string, settings ...string) *process {
 }
 
 // answer serves a request of 100 tokens, and returns its answer and how many of its tokens were cached.
-func answer(t *testing.T, e engine.Engine) (tokens []kv.Token, cached int) {
+func answer(t *testing.T, ctx context.Context, e engine.Engine) (tokens []kv.Token, cached int) {
 	t.Helper()
 	req := &engine.Request{ID: "r", Attempt: 1, Choices: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: 4, IgnoreEOS: true}}
 	for i := range kv.Token(100) {
 		req.Prompt = append(req.Prompt, 300+i)
 	}
-	if err := e.Generate(t.Context(), req, func(d *engine.Delta) error {
+	if err := e.Generate(ctx, req, func(d *engine.Delta) error {
 		tokens, cached = append(tokens, d.Tokens...), cached+d.Cached
 		return nil
 	}); err != nil {
@@ -58,18 +59,32 @@ func answer(t *testing.T, e engine.Engine) (tokens []kv.Token, cached int) {
 	return tokens, cached
 }
 
+// makePool makes the pool of the workers of p, whose leases do not end while a slow machine does not renew them.
+func makePool(t *testing.T, p *process, path string, size int) {
+	t.Helper()
+	layout := p.model.Engines[0].(poolEngine).BlockLayout()
+	cfg := layout.PoolConfig()
+	cfg.Lease = time.Hour
+	f, err := poolfile.Open(t.Context(), path, size, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+}
+
 // TestPoolOfWorkers: the workers of a process share the pool which the settings name: they own it while they run, and the
 // second one fetches what the first one has computed. Another process with another size, or another model, does not start.
 func TestPoolOfWorkers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pool")
 	p := newPoolProcess(t, "0="+path+":16MiB")
 	defer p.closePools()
+	makePool(t, p, path, 16<<20)
 	if _, err := p.newWorkers(); err != nil {
 		t.Fatal(err)
 	}
 	var running sync.WaitGroup
 	defer running.Wait()
-	ctx, stop := context.WithCancel(t.Context())
+	ctx, stop := context.WithTimeoutCause(t.Context(), 2*time.Minute, errors.New("the workers are too slow, or do not do it"))
 	defer stop()
 	runs := p.poolRunners()
 	for _, e := range p.model.Engines {
@@ -85,14 +100,14 @@ func TestPoolOfWorkers(t *testing.T) {
 	// A request before the engine is an owner stores nothing, so each one waits for that.
 	for _, u := range p.pools {
 		if err := backoff.Poll(ctx, time.Millisecond, u.isOwner); err != nil {
-			t.Fatal(err)
+			t.Fatalf("worker %d does not join the pool: %v", u.worker.ID, err)
 		}
 	}
-	want, cached := answer(t, p.model.Engines[0])
+	want, cached := answer(t, ctx, p.model.Engines[0])
 	if err := backoff.Poll(ctx, time.Millisecond, func() bool { return p.poolStats().Stored == 6 }); err != nil || cached != 0 {
 		t.Fatalf("%v, %d tokens were cached: %+v", err, cached, p.poolStats())
 	}
-	got, cached := answer(t, p.model.Engines[1])
+	got, cached := answer(t, ctx, p.model.Engines[1])
 	if !slices.Equal(got, want) || cached != 96 || p.poolStats() != (batch.PoolStats{Stored: 6, Fetched: 6}) {
 		t.Errorf("the second worker says %v, the first %v: %d tokens were cached, %+v", got, want, cached, p.poolStats())
 	}

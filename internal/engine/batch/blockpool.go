@@ -15,7 +15,7 @@ import (
 )
 
 // PoolMemory is a pool of KV blocks which several engines share, as this process has mapped it. Its owner renews the
-// lease. Without a lease the engine neither stores blocks nor uses those which are there.
+// lease. Without a lease the engine neither stores blocks nor fetches any.
 type PoolMemory interface {
 	// Use calls use with the pool and the time, while no other goroutine uses it, and returns its error, or why the pool
 	// cannot be used.
@@ -25,9 +25,9 @@ type PoolMemory interface {
 // PoolStats count what an engine did with its pool of KV blocks.
 type PoolStats struct {
 	Stored  uint64 // blocks which it has put there
-	Dropped uint64 // blocks which it has not, because it was behind, or the pool had no room, or they have no identity
+	Dropped uint64 // blocks which it has not: it was behind, they were evicted, the pool had no room, they have no identity
 	Fetched uint64 // blocks which it used instead of computing them
-	Damaged uint64 // blocks which were not what had been stored; it computed them
+	Damaged uint64 // blocks which could not be read, or were not what had been stored: each ended a fetch
 	Evicted uint64 // blocks which it evicted from there to store others
 }
 
@@ -54,8 +54,9 @@ type poolCopier struct {
 	counts     struct{ stored, dropped, fetched, damaged, evicted atomic.Uint64 }
 
 	// Owned by the loop.
-	known   []knownBlock // what is known of each registered block
-	pending []*storeJob  // whose blocks may not have been read yet
+	known     []knownBlock // what is known of each registered block
+	pending   []*storeJob  // whose blocks may not have been read yet
+	evictions uint64       // of the scheduler, when evicted blocks were cancelled
 }
 
 // knownBlock is what the blocks after a registered one need to know of it. The zero value says that they have no identity.
@@ -77,6 +78,17 @@ func (j *storeJob) isOver() bool {
 	over := <-j.over
 	j.over <- over
 	return over
+}
+
+// hasEnded reports whether the block is not read any more. It does not wait for a read in progress.
+func (j *storeJob) hasEnded() bool {
+	select {
+	case over := <-j.over:
+		j.over <- over
+		return over
+	default:
+		return false
+	}
 }
 
 // end says that the block is not read any more, once it is not being read.
@@ -133,7 +145,8 @@ func contentOf(c *paged.FullBlock, salt kv.Digest) pool.Content {
 	return pool.Content{Name: c.Name, Parent: c.Parent, Hash: c.Hash, Index: c.Index, Salt: salt, Tokens: c.Tokens, Media: c.Media}
 }
 
-// BlockRegistered implements [paged.BlockObserver]: the block is copied as soon as those before it are.
+// BlockRegistered implements [paged.BlockObserver]: the block is copied after the blocks which were registered before it.
+// One which was dropped has its identity, so the blocks after it are copied without it.
 func (s *poolCopier) BlockRegistered(b, parent int32, full paged.FullBlock) {
 	own := &s.known[b]
 	*own = knownBlock{}
@@ -158,6 +171,9 @@ func (s *poolCopier) BlockRegistered(b, parent int32, full paged.FullBlock) {
 	job.over <- false
 	select {
 	case s.jobs <- job:
+		if len(s.pending) >= 2*cap(s.jobs) { // most have ended
+			s.pending = slices.DeleteFunc(s.pending, (*storeJob).hasEnded)
+		}
 		s.pending = append(s.pending, job)
 	default: // the writer is behind
 		s.counts.dropped.Add(1)
@@ -183,18 +199,17 @@ func (s *poolCopier) cancelEvicted(sched *paged.Scheduler) {
 	if s == nil {
 		return
 	}
+	evictions := sched.Stats().Evictions
+	if evictions == s.evictions {
+		return
+	}
+	s.evictions = evictions
 	s.pending = slices.DeleteFunc(s.pending, func(j *storeJob) bool {
 		if !sched.IsRegistered(j.block, j.content.Name) {
 			j.end()
 			return true
 		}
-		select {
-		case over := <-j.over:
-			j.over <- over
-			return over
-		default: // it is being read
-			return false
-		}
+		return j.hasEnded()
 	})
 }
 
@@ -273,15 +288,18 @@ func (s *poolCopier) writeBlock(w *pool.BlockWriter, block []byte) error {
 // lookUpChunk is how many blocks are looked up before others use the pool.
 const lookUpChunk = 64
 
-// lookUp finds out which blocks of a sequence are in the pool; nil if none are.
-func (s *poolCopier) lookUp(seq *paged.Sequence) *poolFetch {
+// lookUp finds out which blocks of a sequence are in the pool; nil if none are. It ends early if ctx ends.
+func (s *poolCopier) lookUp(ctx context.Context, seq *paged.Sequence) *poolFetch {
 	blocks, err := paged.AppendFullBlocks(nil, seq, s.layout.BlockSize)
 	if err != nil || len(blocks) == 0 {
 		return nil
 	}
 	f := &poolFetch{of: s, reserved: make(chan struct{}, 1)}
-	salt, before, found := pool.DigestSalt(seq.Salt), kv.Digest{}, false
+	salt, before, found, contents := pool.DigestSalt(seq.Salt), kv.Digest{}, false, []pool.Content(nil)
 	for part := range slices.Chunk(blocks, lookUpChunk) {
+		if ctx.Err() != nil {
+			return nil
+		}
 		err := s.memory.Use(func(p *pool.View, _ kv.Mono) error {
 			if !p.IsOwner() {
 				return pool.ErrEnded
@@ -294,7 +312,7 @@ func (s *poolCopier) lookUp(seq *paged.Sequence) *poolFetch {
 					return err
 				}
 				before = at.Identity
-				f.contents, f.pooled = append(f.contents, c), append(f.pooled, at.State == kv.Pooled)
+				contents, f.pooled = append(contents, c), append(f.pooled, at.State == kv.Pooled)
 				found = found || at.State == kv.Pooled
 			}
 			return nil
@@ -306,15 +324,16 @@ func (s *poolCopier) lookUp(seq *paged.Sequence) *poolFetch {
 	if !found {
 		return nil
 	}
+	f.contents.Store(&contents)
 	return f
 }
 
 // poolFetch is what of a sequence can be fetched from a pool. It watches the import of its request.
 type poolFetch struct {
 	of       *poolCopier
-	contents []pool.Content // of the first full blocks of the sequence
-	pooled   []bool         // whether they were in the pool
-	reserved chan struct{}  // gets a value when there are blocks for them
+	contents atomic.Pointer[[]pool.Content] // of the first full blocks of the sequence; nil when the fetch is over
+	pooled   []bool                         // whether they were in the pool; the loop's
+	reserved chan struct{}                  // gets a value when there are blocks for them
 }
 
 // BlocksReserved implements [engine.ImportWatcher].
@@ -341,11 +360,24 @@ func (f *poolFetch) endAfter(held int) int {
 	return n * f.of.layout.BlockSize
 }
 
+// dropContents releases the memory of what was looked up, which is not fetched again; a fetch in progress has it. f may be
+// nil.
+func (f *poolFetch) dropContents() {
+	if f != nil {
+		f.contents.Store(nil)
+		f.pooled = nil
+	}
+}
+
 // readBlocks reads the blocks of the tokens from start to end, and gives each to write, until one is not there any more or
 // write refuses it. It returns the end of the last one.
 func (f *poolFetch) readBlocks(ctx context.Context, start, end int, write func(*engine.BlockData) error) int {
 	s, size := f.of, f.of.layout.BlockSize
 	data := engine.BlockData{Layout: s.layout, Bytes: make([]byte, s.layout.BlockBytes)}
+	contents := f.contents.Load()
+	if contents == nil {
+		return start
+	}
 	var held []pool.BlockRef
 	defer func() {
 		_ = s.memory.Use(func(p *pool.View, _ kv.Mono) error { // a lost pool needs no release
@@ -358,7 +390,7 @@ func (f *poolFetch) readBlocks(ctx context.Context, start, end int, write func(*
 	for start < end && ctx.Err() == nil {
 		data.First = start / size
 		if err := s.memory.Use(func(p *pool.View, _ kv.Mono) error {
-			found, ok := p.Acquire(&f.contents[data.First])
+			found, ok := p.Acquire(&(*contents)[data.First])
 			if !ok {
 				return pool.ErrGone
 			}
@@ -379,12 +411,12 @@ func (f *poolFetch) readBlocks(ctx context.Context, start, end int, write func(*
 }
 
 // preparePool makes a request one which fetches blocks from the pool, if some of its blocks are there.
-func (e *Engine) preparePool(r *request) {
+func (e *Engine) preparePool(ctx context.Context, r *request) {
 	if e.pool == nil || e.cfg.Reuse == paged.Off || len(r.open) == 0 {
 		return
 	}
 	seq := r.open[0].sequence()
-	if f := e.pool.lookUp(&seq); f != nil {
+	if f := e.pool.lookUp(ctx, &seq); f != nil {
 		r.imp = newImport(e, r.req, f)
 		r.imp.fetch = f
 	}
@@ -431,9 +463,13 @@ func (l *loop) finishFetch(i *blockImport, end int) {
 	}
 	size, last := l.cfg.Card.BlockSize, c.transferEnd
 	c.closeImport()
-	if ready, _ := l.sched.SequenceBlocks(c.id); end > ready && l.sched.ImportTokens(c.id, end) {
-		l.pool.counts.fetched.Add(uint64((end - ready) / size))
-		c.request.cached = max(c.request.cached, min(end, len(c.request.req.Prompt)))
+	if ready, _ := l.sched.SequenceBlocks(c.id); end > ready {
+		if l.sched.ImportTokens(c.id, end) {
+			l.pool.counts.fetched.Add(uint64((end - ready) / size))
+			c.request.cached = max(c.request.cached, min(end, len(c.request.req.Prompt)))
+		} else {
+			end = ready // impossible: the blocks are reserved
+		}
 	}
 	if end < last {
 		l.sched.FinishTransfer(c.id)

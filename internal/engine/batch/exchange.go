@@ -220,7 +220,9 @@ func (l *loop) startImport(r *request) {
 		return
 	}
 	if f := r.imp.fetch; f != nil {
-		c.transferEnd = f.endAfter(l.sched.CachedPrefix(c.sequence()))
+		if c.transferEnd = f.endAfter(l.sched.CachedPrefix(c.sequence())); c.transferEnd == 0 {
+			f.dropContents()
+		}
 		return
 	}
 	if c.transferEnd = disagg.MovableEnd(len(r.req.Prompt)+c.output, l.cfg.Card.BlockSize); c.transferEnd == 0 {
@@ -238,6 +240,7 @@ func (l *loop) reportReserved(c *choiceSequence, ready int) {
 		c.request.imp.setRoom(&importRoom{blocks: slices.Clone(blocks), start: ready, end: c.transferEnd})
 	} else {
 		c.transferEnd = 0
+		c.request.imp.fetch.dropContents()
 	}
 	c.request.imp.watcher.BlocksReserved(ready)
 }
@@ -261,6 +264,7 @@ func (c *choiceSequence) closeImport() {
 	if c.transferEnd > 0 {
 		c.transferEnd = 0
 		c.request.imp.setRoom(nil)
+		c.request.imp.fetch.dropContents()
 	}
 }
 

@@ -20,7 +20,7 @@ func (e *Engine) Generate(ctx context.Context, req *engine.Request, sink func(*e
 		return err
 	}
 	defer r.releaseStates()
-	e.preparePool(r)
+	e.preparePool(ctx, r)
 	return e.serveRequest(ctx, r, sink)
 }
 

@@ -34,7 +34,7 @@ func (l *loop) stepBatch(ctx context.Context) bool {
 }
 
 // planBatch plans a batch and prepares it. Ranges which are encoded already may make work for an empty plan, and so may
-// blocks of sequences which it has preempted.
+// blocks of sequences which it has preempted. After one which reserves blocks the next plan says what is passed over.
 func (l *loop) planBatch() {
 	for again := true; again; {
 		l.sched.Step(&l.plan)
@@ -48,7 +48,7 @@ func (l *loop) planBatch() {
 		l.reportReclaimed()
 		l.restartEncoding()
 		l.startReserved()
-		again = (l.takeEncoded() || len(l.plan.Preempted) > 0) && len(l.plan.Work) == 0
+		again = (l.takeEncoded() || len(l.plan.Preempted)+len(l.plan.Reserved) > 0) && len(l.plan.Work) == 0
 	}
 	l.prepareBatch()
 }

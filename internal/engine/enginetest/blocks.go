@@ -106,8 +106,8 @@ func (s *suite) testBlocks(t *testing.T) {
 	layout := decode.BlockLayout()
 	size := layout.BlockSize
 	alone, _ := s.startEngine(t)
-	if card := first.Card(); size != card.BlockSize || layout.Numerics != card.Numerics || layout.Order == "" || layout.BlockBytes%size != 0 {
-		t.Errorf("the layout is %+v, the card says %d tokens and numerics %q", layout, card.BlockSize, card.Numerics)
+	if card := first.Card(); size != card.BlockSize || layout.Numerics != card.BlockNumerics() || layout.Order == "" || layout.BlockBytes%size != 0 {
+		t.Errorf("the layout is %+v, the card says %d tokens and numerics %q", layout, card.BlockSize, card.BlockNumerics())
 	}
 	for i, n := range []int{1, size, size + 1, 3 * size, 3*size + 2, 90} {
 		req := s.newRequest(uint64(500+i), n, 6)

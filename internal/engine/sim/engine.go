@@ -73,7 +73,7 @@ func New(cfg Config) (*Engine, error) {
 	card.Numerics = s.numericsID()
 	c := &computer{script: s, faults: cfg.MediaFaults, timing: cfg.Timing, blocks: cfg.Blocks, clock: passClock{kind: cfg.Clock}}
 	c.timing.Seed = splitmix.Mix(cfg.Timing.Seed + cfg.Worker*splitmix.Step)
-	c.layout = engine.KVLayout{BlockSize: cfg.BlockSize, BlockBytes: simTokenBytes * cfg.BlockSize, Type: media.Float32, Order: "simulated", Numerics: card.Numerics}
+	c.layout = engine.KVLayout{BlockSize: cfg.BlockSize, BlockBytes: simTokenBytes * cfg.BlockSize, Type: media.Float32, Order: "simulated", Numerics: card.BlockNumerics()}
 	c.openEncoders(&cfg)
 	bc := batch.Config{
 		Card:        card,

@@ -215,7 +215,7 @@ func normalizeVector(sum []float64) ([]float32, error) {
 func (c *computer) BlockLayout() engine.KVLayout {
 	shape := c.cache.Model().Config()
 	return engine.KVLayout{
-		BlockSize: c.card.BlockSize, BlockBytes: shape.BlockBytes(c.card.BlockSize), Type: media.Float32, Order: model.BlockOrder, Numerics: c.card.Numerics,
+		BlockSize: c.card.BlockSize, BlockBytes: shape.BlockBytes(c.card.BlockSize), Type: media.Float32, Order: model.BlockOrder, Numerics: c.card.BlockNumerics(),
 	}
 }
 

@@ -11,10 +11,17 @@ import (
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
 	"penstock/internal/engine/tiny/model"
+	"penstock/internal/engine/tiny/patch"
 )
 
 // longNetwork is the network of seeing, for prompts of some thousand tokens.
 func longNetwork(t testing.TB) func(change func(*Config)) *Engine {
+	t.Helper()
+	return colouredNetwork(t, builtinColours())
+}
+
+// colouredNetwork is longNetwork whose pictures are normalized with these colours.
+func colouredNetwork(t testing.TB, colours patch.Colours) func(change func(*Config)) *Engine {
 	t.Helper()
 	shape := smallShape()
 	shape.MaxPositions = 3000
@@ -28,7 +35,7 @@ func longNetwork(t testing.TB) func(change func(*Config)) *Engine {
 	return func(change func(*Config)) *Engine {
 		cfg := seeingConfig(change)
 		e, err := newEngine(cfg, &network{
-			model: m, eos: []kv.Token{7, 8}, mask: []kv.Token{0, 1, 2, 8, 90, 91, 92}, encoders: newMediaEncoders(&cfg, m, builtinFamily(t), builtinColours()),
+			model: m, eos: []kv.Token{7, 8}, mask: []kv.Token{0, 1, 2, 8, 90, 91, 92}, encoders: newMediaEncoders(&cfg, m, builtinFamily(t), colours),
 		})
 		if err != nil {
 			t.Fatal(err)

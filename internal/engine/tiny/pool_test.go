@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/paged"
 	"penstock/core/pool"
@@ -42,8 +43,10 @@ func attachPool(t *testing.T, e *Engine, id kv.WorkerID, path string, size int) 
 // awaitPool waits until an engine has done what ok wants with its pool.
 func awaitPool(t *testing.T, e *Engine, ok func(batch.PoolStats) bool) {
 	t.Helper()
-	if err := backoff.Poll(t.Context(), time.Millisecond, func() bool { return ok(e.PoolStats()) }); err != nil {
-		t.Fatalf("%v: %+v", err, e.PoolStats())
+	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer stop()
+	if err := backoff.Poll(ctx, time.Millisecond, func() bool { return ok(e.PoolStats()) }); err != nil {
+		t.Fatalf("the engine has not done with its pool what it should: %v: %+v", err, e.PoolStats())
 	}
 }
 
@@ -156,5 +159,29 @@ func TestPoolScarce(t *testing.T) {
 			continue
 		}
 		awaitPool(t, e, func(s batch.PoolStats) bool { return s.Evicted > 10 })
+	}
+}
+
+// TestPoolOfAnotherProcessor: an engine which prepares pictures in another way takes no blocks from a pool, or from a
+// prefill worker.
+func TestPoolOfAnotherProcessor(t *testing.T) {
+	config := func(c *Config) { c.BlockSize, c.Blocks = 16, 100 }
+	colours := builtinColours()
+	colours.Mean[0]++
+	first, other := longNetwork(t)(config), colouredNetwork(t, colours)(config)
+	path := filepath.Join(t.TempDir(), "pool")
+	attachPool(t, first, 1, path, 1<<20)
+	attachPool(t, longNetwork(t)(config), 2, path, 1<<20)
+
+	layout, from := other.BlockLayout(), first.BlockLayout()
+	f, err := poolfile.Open(t.Context(), path, 1<<20, layout.PoolConfig())
+	if fault.CodeOf(err) != fault.Conflict {
+		t.Errorf("the pool: %v", err)
+		if err == nil {
+			f.Close()
+		}
+	}
+	if err := layout.CheckWriter(&from); fault.CodeOf(err) != fault.Conflict {
+		t.Errorf("the prefill worker: %v", err)
 	}
 }
