@@ -68,6 +68,9 @@ func (n *nestedMachine) markerSets() []*markerSet { return []*markerSet{&n.prefi
 func (n *nestedMachine) readMarker(p *Parser, l markerRule) {
 	if n.phase == nestedTag { // the previous prefix started no tag
 		n.readFailedTag(p, n.within, n.tag)
+		if n.within == nestedSection { // it was text, and so is this one
+			return
+		}
 	} else {
 		n.within = n.phase
 	}
