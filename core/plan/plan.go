@@ -215,8 +215,8 @@ func (r *RoleConfig) reportProblems(report func(format string, args ...any)) {
 	if r.Accelerators < 1 || r.Accelerators > maxWorkers {
 		report("%v: a worker occupies %d accelerators: must be from 1 to %d", r.Role, r.Accelerators, maxWorkers)
 	}
-	if min(r.MaxSequences, r.TokenBudget, r.CacheTokens) < 1 || max(r.MaxSequences, r.TokenBudget, r.CacheTokens) > 1<<40 {
-		report("%v: %d sequences, %d tokens of a pass and %d of a cache must be from 1 to 2^40", r.Role, r.MaxSequences, r.TokenBudget, r.CacheTokens)
+	if min(r.MaxSequences, r.TokenBudget, r.CacheTokens) < 1 || max(r.MaxSequences, r.TokenBudget, r.CacheTokens) > 1<<30 {
+		report("%v: %d sequences, %d tokens of a pass and %d of a cache must be from 1 to 2^30", r.Role, r.MaxSequences, r.TokenBudget, r.CacheTokens)
 	}
 	if r.Role == Encode {
 		if r.Encoder == nil {
