@@ -21,7 +21,7 @@ type PassSample struct {
 //
 //	pass = p0·[tokens > 0] + p1·tokens + d0·[sequences > 0] + d1·sequences + d2·context
 //
-// No coefficient is negative, and earlier passes count less. The form is that of Dynamo's planner for a pass (prefill by
+// No coefficient is negative, and earlier passes count less. Dynamo's planner has the same form for a pass (prefill by
 // its tokens, decode by sequences and KV tokens), and of the simulator's model without its squares.
 //
 // Passes of cold workers are left out: an engine which compiles kernels, captures graphs or reads weights is many times

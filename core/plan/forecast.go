@@ -19,7 +19,7 @@ type Forecast struct {
 	// Error is the backtest error of the method: the sum of the absolute errors of its forecasts, made a start-up and an
 	// interval ahead, over the sum of the arrivals. Intervals count less the older they are. It is -1 before there is one.
 	Error float64 `json:"error"`
-	// Errors has those of all methods, in a fixed order; -1 for a method without forecasts.
+	// Errors has the errors of all methods, in a fixed order; -1 for a method without forecasts.
 	Errors []MethodError `json:"errors,omitempty"`
 	// Surprise says that the last interval had far more requests than the method makes likely, or the last two far fewer
 	// than a mean, so that they are the forecast.
@@ -294,7 +294,7 @@ const shortDeviation = 2.5066282746310002
 // forecastAhead returns the arrivals of the busiest one of the next lead intervals, and their raised number: by standard
 // deviations of what the errors have beyond the chance of a Poisson process, which the queueing model knows. Errors are
 // the ones of forecasts which were too low: a fall of traffic does not make a forecast unsafe. A step of the load must not
-// count for an hour: the deviation is that of mean errors, and not of their squares, and surprising errors count only as
+// count for an hour: the deviation is of mean errors, and not of their squares, and surprising errors count only as
 // far as they are likely.
 func (f *forecaster) forecastAhead(deviations float64) (expected, raised float64, surprise bool) {
 	if f.recentMean(longIntervals) <= 0 {

@@ -61,7 +61,7 @@ type TableModel struct {
 	steps           [][]float64
 }
 
-// NewTableModel returns a model: prefill[i] is the time in ms of tokens[i] prompt tokens, and steps[i][j] is that of a
+// NewTableModel returns a model: prefill[i] is the time in ms of tokens[i] prompt tokens, and steps[i][j] the time of a
 // step of sequences[i] sequences of contexts[j] tokens. It keeps the slices, which must not change. It returns an error
 // unless all axes ascend and have a time for each point, from 0 to 1e9 ms.
 func NewTableModel(tokens, prefill, sequences, contexts []float64, steps [][]float64) (*TableModel, error) {

@@ -70,7 +70,7 @@ func truePassMs(tokens, sequences, context float64) float64 {
 	return ms
 }
 
-// TestFittedModel: the times of an engine are learned from its passes, and those of cold workers change nothing.
+// TestFittedModel: the times of an engine are learned from its passes, and passes of cold workers change nothing.
 func TestFittedModel(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	clean, mixed := NewFittedModel(0), NewFittedModel(0)

@@ -89,7 +89,7 @@ type Config struct {
 	// three times StartUp if that is more. RetryAfter is how long no further one is ordered then, ten minutes; it doubles
 	// with each timeout, up to an hour.
 	StartTimeout, RetryAfter time.Duration
-	// DownAfter is the time in which no more workers were needed before a role shrinks, 5 minutes: that of the
+	// DownAfter is the time in which no more workers were needed before a role shrinks, 5 minutes, as for the
 	// Horizontal Pod Autoscaler. DownEvery is the least time between two scale-downs of a role, Interval if 0; UpEvery the
 	// one between two scale-ups.
 	DownAfter, DownEvery, UpEvery time.Duration

@@ -20,7 +20,7 @@ func erlangC(n int, a float64) float64 {
 //
 //	P(wait > t) = C(n, a)·exp(-t/mean)    mean = S/(n-a)·(ca² + cs²)/2
 //
-// It is exact for M/M/n. For other times of service the mean of waits which are not 0 is that of Allen and Cunneen
+// It is exact for M/M/n. For other times of service the mean of waits which are not 0 follows Allen and Cunneen
 // (Allen, Probability, Statistics and Queueing Theory, 2nd ed., 1990, section 5.3), and their distribution is taken to be
 // exponential, as it is in heavy traffic (Kingman; Whitt, Approximations for the GI/G/m queue, Production and Operations
 // Management 2, 1993). One queue stands for all workers because a router gives each request to the worker which can

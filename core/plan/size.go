@@ -45,7 +45,7 @@ const (
 
 const (
 	// leastAttainable is the share of requests which must be able to keep the targets at all. If fewer can, targets say
-	// nothing, and the size is that of loadWithoutTargets.
+	// nothing, and loadWithoutTargets gives the size.
 	leastAttainable    = 0.05
 	loadWithoutTargets = 0.8
 	// maxRounds bounds the iterations of a fixed point, whose error falls by the load in each.
@@ -106,7 +106,7 @@ func (s *station) stepMs(running float64) float64 {
 
 // prefillPerPass returns the mean time which prompts add to a pass of a worker, of so many ms, with arrivals of rate a ms:
 // the chance that the pass has prompt tokens, times the time of what it then has. A prompt which does not fit a pass is
-// spread over several. The chance is that of a Poisson process.
+// spread over several. Prompts arrive by a Poisson process.
 func (s *station) prefillPerPass(rate, pass float64) float64 {
 	if !s.prefills() {
 		return 0
@@ -231,7 +231,7 @@ func (s *station) shareWithin(wait waitTail, target, running float64) float64 {
 //
 //	P(N <= n·R)    N Poisson with mean rate·output·target    R = runningWithin
 //
-// The sequences of a fleet are those in an M/G/∞ system, whose number is Poisson for any distribution of lengths (Tijms, A
+// A fleet is an M/G/∞ system. The number of its sequences is Poisson for any distribution of lengths (Tijms, A
 // First Course in Stochastic Models, 2003, section 1.1.3). Below R a pass is shorter than the target, so that the true
 // number is less in the stochastic order: the chance is a lower bound. Routers keep workers equally full.
 func (s *station) attainITL(n int) float64 {
@@ -253,7 +253,7 @@ func (s *station) attainITL(n int) float64 {
 //	P(W <= o·target - o·step(running))    W compound Poisson with mean number rate/n·o·target, of times of prefills
 //
 // It is a lower bound: prompts may not be computed before the answer ends. Short answers are the ones which miss: to them
-// one long prompt is an interruption which their few tokens do not outweigh. Steps are those of a worker with a standard
+// one long prompt is an interruption which their few tokens do not outweigh. Steps are as of a worker with a standard
 // deviation more sequences than the mean.
 func (s *station) attainInterrupted(n int, running float64) float64 {
 	if s.role != Aggregated {

@@ -16,7 +16,7 @@ type Traffic struct {
 	Arrivals float64
 	// InputTokens and OutputTokens are the mean lengths of prompts and answers, and CachedShare is the share of prompt
 	// tokens which caches had. InputSpread is the standard deviation of the prompt tokens which caches had not, divided
-	// by their mean, and OutputSpread that of the lengths of answers.
+	// by their mean, and OutputSpread the same of answers.
 	InputTokens, InputSpread, OutputTokens, OutputSpread, CachedShare float64
 	// MediaShare is the share of requests with media, MediaTokens the mean tokens of one which are to be encoded, and
 	// MediaSpread their standard deviation, divided by the mean.

@@ -22,7 +22,7 @@ type Scaling struct {
 	// which leaves serves the requests which it has, for DrainLimit at most; the rest migrates. Without them it is gone at
 	// once.
 	Interval, StartUp, DrainLimit time.Duration
-	// MetricsLost is the share of intervals whose metrics are lost, and StartsFailed that of ordered workers which never
+	// MetricsLost is the share of intervals whose metrics are lost, and StartsFailed the share of ordered workers which never
 	// get ready.
 	MetricsLost, StartsFailed float64
 	// First is what requests are like before one has finished.

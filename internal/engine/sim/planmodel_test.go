@@ -8,7 +8,7 @@ import (
 	"penstock/core/media"
 )
 
-// TestPlanModel: planners see the times of passes, which are those of the timing model without jitter.
+// TestPlanModel: planners see the times of passes as the timing model has them without jitter.
 func TestPlanModel(t *testing.T) {
 	profile, err := NewProfile([]float64{100, 8000}, []float64{20, 400}, []float64{1000, 100_000}, []float64{500, 4000}, [][]float64{{8, 9}, {20, 30}})
 	if err != nil {
