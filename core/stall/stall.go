@@ -374,8 +374,8 @@ func (m *Detector) GapLimit() time.Duration {
 	return min(max(gapFactor*m.gaps.percentile99(), MinLimit), MaxLimit)
 }
 
-// UnlearnedFirstLimit returns how long the computation of prompt tokens may take at an engine of which nothing has been
-// learned: one minute, and 0.1 s for each token.
+// UnlearnedFirstLimit returns how long the computation of prompt tokens may take at an engine before its speed is known:
+// 1 min, and 0.1 s for each token.
 func UnlearnedFirstLimit(prompt int) time.Duration {
 	return unlearnedFirst + time.Duration(min(max(prompt, 0), maxPrompt))*unlearnedToken
 }
