@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"math/bits"
 	"runtime"
 	"syscall"
@@ -49,13 +50,16 @@ func (r cellResult) printBenchLine(name string) {
 		per(float64(r.Client.CPU), r.Client.Tokens), per(float64(r.Server.CPU), r.Server.Tokens))
 }
 
-// octaveHistogram counts durations in buckets an eighth of a power of two wide.
-type octaveHistogram [64 * 8]uint64
+// octaveHistogram counts durations in buckets a 64th of a power of two wide, so that a quantile is exact to 1.6 %.
+type octaveHistogram [64 << octaveBits]uint64
+
+// octaveBits is the binary logarithm of the buckets of a power of two.
+const octaveBits = 6
 
 func (h *octaveHistogram) addDuration(d time.Duration) {
-	n := uint64(max(d, 8))
+	n := uint64(max(d, 1<<octaveBits))
 	top := bits.Len64(n) - 1
-	h[top*8+int(n>>(top-3)&7)]++
+	h[top<<octaveBits+int(n>>(top-octaveBits)&(1<<octaveBits-1))]++
 }
 
 func (h *octaveHistogram) mergeCounts(other *octaveHistogram) {
@@ -72,7 +76,8 @@ func (h *octaveHistogram) quantileMicros(q float64) float64 {
 	}
 	for i, n := range h {
 		if seen += n; n > 0 && float64(seen) >= q*float64(all) {
-			return float64(uint64(9+i%8)<<(i/8)/8) / 1e3
+			octave, part := i>>octaveBits, i&(1<<octaveBits-1)
+			return math.Ldexp(float64(1<<octaveBits+part+1), octave-octaveBits) / 1e3
 		}
 	}
 	return 0

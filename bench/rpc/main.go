@@ -31,8 +31,8 @@ type benchCell struct {
 
 func main() {
 	role := flag.String("role", "", "serve or call; empty runs both, as processes of their own")
-	plane := flag.String("plane", "tcp", "tcp or grpc")
-	load := flag.String("load", "flood", "flood or paced")
+	plane := flag.String("plane", "", "tcp or grpc; empty measures both, and their ratios")
+	load := flag.String("load", "", "flood or paced; empty measures both")
 	addr := flag.String("addr", "", "where to call")
 	streams := flag.String("streams", "1,100,1000,10000", "how many streams; several for a whole run")
 	window := flag.Duration("for", 3*time.Second, "how long to measure, after a time that is not counted")
@@ -66,10 +66,10 @@ func runBench(role, addr, streams string, c benchCell) error {
 	}
 	fmt.Println("pkg: penstock/bench/rpc")
 	fmt.Println("cpu:", processorName())
-	for _, load := range []string{"flood", "paced"} {
+	for _, load := range chosenNames(c.Load, "flood", "paced") {
 		for _, n := range counts {
 			both := map[string]cellResult{}
-			for _, plane := range []string{"grpc", "tcp"} {
+			for _, plane := range chosenNames(c.Plane, "grpc", "tcp") {
 				c.Plane, c.Streams, c.Load = plane, n, load
 				got, err := measureCell(c)
 				if err != nil {
@@ -78,10 +78,20 @@ func runBench(role, addr, streams string, c benchCell) error {
 				both[plane] = got
 				got.printBenchLine(fmt.Sprintf("load=%s/streams=%d/plane=%s", load, n, plane))
 			}
-			printRatios(fmt.Sprintf("load=%s/streams=%d/tcp-to-grpc", load, n), c, both["tcp"], both["grpc"])
+			if len(both) == 2 {
+				printRatios(fmt.Sprintf("load=%s/streams=%d/tcp-to-grpc", load, n), c, both["tcp"], both["grpc"])
+			}
 		}
 	}
 	return nil
+}
+
+// chosenNames returns all names if chosen is empty.
+func chosenNames(chosen string, all ...string) []string {
+	if chosen == "" {
+		return all
+	}
+	return []string{chosen}
 }
 
 // measureCell starts both processes for one cell.
