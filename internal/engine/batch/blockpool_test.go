@@ -266,7 +266,7 @@ func testPoolFull(t *testing.T) {
 	expectPool(t, none, "without access", PoolStats{Dropped: 5})
 	expectComputed(t, b, "without access", 41)
 
-	prompt := &paged.Sequence{Tokens: greedy(2, 41, 1).Prompt}
+	prompt := paged.Sequence{Tokens: greedy(2, 41, 1).Prompt}
 	if none.pool.lookUp(ctx, prompt) != nil {
 		t.Error("an engine without access looks up blocks")
 	}

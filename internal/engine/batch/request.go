@@ -31,6 +31,8 @@ type request struct {
 	reuse paged.Switch
 	held  chan *heldPrompt // gets the blocks of a call of PrefillBlocks, once; else nil
 	imp   *blockImport     // nil if no tokens are imported
+	// preempted gets a choice which was preempted, whose blocks may be in the pool; nil without a pool.
+	preempted chan preemptedChoice
 }
 
 // choiceSequence is one sequence of a request. The loop owns it.

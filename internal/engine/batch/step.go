@@ -46,6 +46,7 @@ func (l *loop) planBatch() {
 			}
 		}
 		l.reportReclaimed()
+		l.reportPreempted()
 		l.restartEncoding()
 		l.startReserved()
 		again = (l.takeEncoded() || len(l.plan.Preempted)+len(l.plan.Reserved) > 0) && len(l.plan.Work) == 0
