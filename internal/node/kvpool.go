@@ -32,7 +32,8 @@ type poolUse struct {
 // poolEngine is an engine which can use a pool of KV blocks.
 type poolEngine interface {
 	engine.BlockProvider
-	UsePool(batch.PoolMemory) error
+	UsePool(batch.PoolMemory, kv.PoolID, kv.Worker) error
+	PoolOwnersChanged(owners, dead []kv.Worker)
 	PoolStats() batch.PoolStats
 }
 
@@ -57,14 +58,15 @@ func (p *process) usePool(id kv.WorkerID, eng engines.Local) error {
 		}
 		return err
 	}
-	p.pools = append(p.pools, &poolUse{worker: kv.Worker{ID: id}, file: f, engine: own, log: obs.Component(p.log, "engine")})
-	return own.UsePool(f)
+	worker := kv.Worker{ID: id}
+	p.pools = append(p.pools, &poolUse{worker: worker, file: f, engine: own, log: obs.Component(p.log, "engine")})
+	return own.UsePool(f, spec.ID, worker)
 }
 
 // run keeps the worker an owner of the pool until ctx ends. Without a pool the engine computes.
 func (u *poolUse) run(ctx context.Context) error {
 	for {
-		err := u.file.Run(ctx, u.worker, nil)
+		err := u.file.Run(ctx, u.worker, u.engine.PoolOwnersChanged)
 		if err == nil {
 			return nil
 		}

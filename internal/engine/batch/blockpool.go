@@ -57,6 +57,8 @@ type poolCopier struct {
 	users      chan struct{} // one for each request which uses the pool, of capacity maxPoolUsers
 	stuck      atomic.Int64  // uses which were given up and have not returned
 
+	feed poolFeed
+
 	// Owned by the loop.
 	known     []knownBlock // what is known of each registered block
 	pending   []*storeJob  // whose blocks may not have been read yet
@@ -104,7 +106,9 @@ func (j *storeJob) end() {
 // UsePool makes the engine copy its full blocks into a pool as they fill, and fetch blocks which are there instead of
 // computing them. It is called before Run. It is Unimplemented for an engine whose blocks cannot be moved. The memory has
 // to be open until Run and all calls of Generate have returned. A use of it which hangs may return later.
-func (e *Engine) UsePool(m PoolMemory) error {
+//
+// The events of the cache announce what the engine, which is worker's, does in the pool, whose name is id.
+func (e *Engine) UsePool(m PoolMemory, id kv.PoolID, worker kv.Worker) error {
 	computer, err := e.blockComputer()
 	if err != nil {
 		return err
@@ -119,6 +123,8 @@ func (e *Engine) UsePool(m PoolMemory) error {
 		users: make(chan struct{}, maxPoolUsers),
 		jobs:  make(chan *storeJob, maxStoring), known: make([]knownBlock, e.cfg.Card.Blocks),
 	}
+	f := &e.pool.feed
+	f.id, f.worker, f.wake, f.moves = id, worker, e.wakeLoop, make(chan kv.Event, maxMoves)
 	return nil
 }
 
@@ -145,6 +151,7 @@ func (s *poolCopier) start(ctx context.Context) (stop func()) {
 	}()
 	return func() {
 		cancel()
+		s.feed.listers.Wait()
 		select {
 		case <-copied:
 		case <-time.After(poolPatience):
@@ -247,15 +254,21 @@ func (s *poolCopier) storeBlock(ctx context.Context, j *storeJob, block []byte) 
 		return false // it must evict no other for nothing
 	}
 	var w pool.BlockWriter
+	var evicted []pool.EvictedBlock
 	err := s.memory.Use(func(p *pool.View, _ kv.Mono) (err error) {
-		var evicted []pool.EvictedBlock
 		w, evicted, err = p.Reserve(&j.content, j.label, nil)
 		s.counts.evicted.Add(uint64(len(evicted)))
 		return err
 	})
+	gone := make([]kv.SeqHash, 0, len(evicted))
+	for i := range evicted {
+		gone = append(gone, evicted[i].Name)
+	}
+	s.feed.announceMove(ctx, kv.Evicted, kv.MoELabel{}, gone...)
 	if err != nil {
 		return errors.Is(err, pool.ErrExists)
 	}
+	s.feed.announceMove(ctx, kv.InTransit, j.label, j.content.Name)
 	if err = s.readBlock(ctx, j, block); err == nil {
 		err = s.writeBlock(&w, block)
 	}
@@ -264,9 +277,11 @@ func (s *poolCopier) storeBlock(ctx context.Context, j *storeJob, block []byte) 
 			p.Abort(&w)
 			return nil
 		})
+		s.feed.announceMove(ctx, kv.LocalGPU, kv.MoELabel{}, j.content.Name)
 		return false
 	}
 	s.counts.stored.Add(1)
+	s.feed.announceMove(ctx, kv.Pooled, j.label, j.content.Name)
 	return true
 }
 

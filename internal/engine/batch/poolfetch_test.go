@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"penstock/core/kv"
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
 )
@@ -171,7 +172,7 @@ func TestPoolRefusedBlock(t *testing.T) {
 		ctx, req := computed(t, p)
 		e, b := exchanging(t, 8, nil)
 		e.computer = &refusing{b, 24}
-		if err := e.UsePool(p.attach(t, 2)); err != nil {
+		if err := e.UsePool(p.attach(t, 2), testPoolID, kv.Worker{ID: 2}); err != nil {
 			t.Fatal(err)
 		}
 		enginetest.Start(t, e)
@@ -239,7 +240,7 @@ func TestPoolDropsContents(t *testing.T) {
 		e, b := exchanging(t, 8, nil)
 		g := closed(e)
 		e.computer = exchangeOf{b, g}
-		if err := e.UsePool(p.attach(t, 2)); err != nil {
+		if err := e.UsePool(p.attach(t, 2), testPoolID, kv.Worker{ID: 2}); err != nil {
 			t.Fatal(err)
 		}
 		enginetest.Start(t, e)
@@ -340,7 +341,7 @@ func TestPoolAfterPreemption(t *testing.T) {
 		e, b := exchanging(t, 8, func(c *Config) { c.Card.Blocks = 9 })
 		g := closed(e)
 		e.computer = exchangeOf{b, g}
-		if err := e.UsePool(p.attach(t, 1)); err != nil {
+		if err := e.UsePool(p.attach(t, 1), testPoolID, kv.Worker{ID: 1}); err != nil {
 			t.Fatal(err)
 		}
 		ctx := enginetest.Start(t, e)

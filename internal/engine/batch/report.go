@@ -15,13 +15,15 @@ func (l *loop) publishReport() {
 	if l.cfg.SharedMemory != nil {
 		events = append(events, l.cfg.SharedMemory.ExchangeEvents(events)...)
 	}
+	describe := l.watchers.NeedsDescription()
+	events, contents, known := l.pool.appendMoves(events, describe)
 	l.watchers.Publish(l.labelEvents(events))
-	if l.watchers.NeedsDescription() {
+	if describe && known {
 		dump := l.sched.AppendDump(nil)
 		if l.cfg.SharedMemory != nil {
 			dump = append(dump, l.cfg.SharedMemory.DescribeShared()...)
 		}
-		l.watchers.SendDescription(l.labelEvents(dump))
+		l.watchers.SendDescription(l.labelEvents(append(dump, contents...)))
 	}
 	l.reportLoad()
 	l.deliverResults()
