@@ -68,18 +68,18 @@ func (l *loop) deliverResults() {
 		if r.err != nil || c.request.reuse == paged.Off {
 			continue
 		}
-		cached := 0
+		cached, computed := 0, 0
 		if !c.cachedDelivered {
-			c.cachedDelivered, cached = true, c.request.cached
+			c.cachedDelivered, cached, computed = true, c.request.cached, c.computed
 		}
 		out, finish := c.request.out, r.finish
 		if r.separateFinish {
 			finish = engine.NotFinished
 		}
 		if c.request.req.Logprobs >= 0 {
-			out.appendToken(c.index, r.token.Token, &r.token, cached, finish)
+			out.appendToken(c.index, r.token.Token, &r.token, cached, computed, finish)
 		} else {
-			out.appendToken(c.index, r.token.Token, nil, cached, finish)
+			out.appendToken(c.index, r.token.Token, nil, cached, computed, finish)
 		}
 		if r.separateFinish {
 			out.finishChoice(c.index, r.finish)

@@ -51,6 +51,7 @@ type choiceSequence struct {
 	stops           []kv.Token // tokens that end it
 	output          int        // tokens so far
 	maxOutput       int        // limit of output
+	computed        int        // tokens computed for it before its first token was delivered
 	cachedDelivered bool       // its cached count was delivered
 }
 

@@ -105,6 +105,9 @@ func (l *loop) collectResults() {
 	l.sampled, l.results = l.sampled[:0], l.results[:0]
 	for i, c := range l.choices {
 		w := &l.plan.Work[i]
+		if !c.cachedDelivered {
+			c.computed += len(w.Tokens)
+		}
 		if !c.request.followersStarted {
 			c.request.cached = max(c.request.cached, w.Cached)
 		}
