@@ -50,7 +50,7 @@ func TestAppendPooled(t *testing.T) {
 			p.evictDamaged(f.Ref.Entry, f.Ref.Generation)
 		case 4: // damaged
 			f, _ := p.Acquire(c)
-			b[p.lay.entryAt(f.Ref.Entry)+recordAt+1]++
+			b[p.lay.entryAt(f.Ref.Entry)+recordAt+recordHead]++ // of a token
 			p.Release(f.Ref)
 		default:
 			want = append(want, PooledBlock{

@@ -120,9 +120,10 @@ func TestPoolHangsAtEnd(t *testing.T) {
 		release := view.hangFrom(2) // the first one is the look-up
 		enginetest.MustGenerate(t, ctx, e, greedy(1, 45, 5))
 		synctest.Wait()
+		begin := time.Now()
 		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
+		if err := <-ended; err != nil || time.Since(begin) > 2*poolPatience {
+			t.Errorf("after %v: %v", time.Since(begin), err)
 		}
 		release()
 		synctest.Wait()
