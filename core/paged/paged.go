@@ -46,7 +46,7 @@
 //   - With LateTransfer it is not passed over in the queue for the tokens before TransferEnd: if it does not fit, encoding
 //     sequences are preempted for it, or it blocks the sequences after it.
 //   - [Scheduler.FinishTransfer] and a preemption end the transfer. The tokens which were not imported are then computed
-//     as others are.
+//     as others are, unless [Scheduler.AwaitTransfer] begins another transfer before the sequence is admitted again.
 //
 // Its tokens from Reservation.Ready to TransferEnd are written into its blocks, which [Scheduler.SequenceBlocks] names,
 // while steps are computed. They are shared with no other sequence until the import, even if others compute the same.

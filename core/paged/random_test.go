@@ -126,7 +126,7 @@ const (
 
 // drive performs the choices of src until it ends. It returns the first contradiction.
 func drive(r *rig, src source, kinds driven) error {
-	ended, ops := false, []int{wholePrompts: 32, withRanges: 38, withTransfers: 41}[kinds]
+	ended, ops := false, []int{wholePrompts: 32, withRanges: 38, withTransfers: 43}[kinds]
 	ranges, transfers := kinds >= withRanges, kinds >= withTransfers
 	pick := func(n int) int {
 		i, ok := src.pick(n)
@@ -175,6 +175,10 @@ func drive(r *rig, src source, kinds driven) error {
 		case op < 10:
 			if victim, ok := live(); ok {
 				err = r.remove(victim)
+			}
+		case op >= 41 && !r.planned:
+			if len(r.twin.waiting) > 0 {
+				err = r.awaitTransfer(r.twin.waiting[pick(len(r.twin.waiting))].ID, pick)
 			}
 		case op >= 40:
 			if of, ok := live(); ok {

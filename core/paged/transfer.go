@@ -1,5 +1,7 @@
 package paged
 
+import "penstock/core/kv"
+
 // ImportTokens says that the tokens of a sequence up to end are in its blocks as if they were computed, and reports
 // whether it has a reservation for them: it was added with a TransferEnd, of at least end, which the step has Reserved
 // and neither Preempted since, and end is at the end of a block which is not computed. From then on the blocks are
@@ -41,6 +43,34 @@ func (s *Scheduler) FinishTransfer(id SeqID) bool {
 	s.updateLimit(q)
 	s.gate.closed = false
 	return true
+}
+
+// AwaitTransfer makes a waiting sequence one which was added with a TransferEnd of end and LateTransfer, such as one which
+// was preempted: its tokens can be imported when it is admitted again. It reports whether the sequence waits, takes part in
+// reuse, and awaits no transfer already, and whether end is possible. It must not be called between Step and Commit.
+func (s *Scheduler) AwaitTransfer(id SeqID, end int) bool {
+	q := s.byID[id]
+	if q == nil || q.queue != inWaiting || q.reuse == Off || q.hold || q.awaitsTransfer() || end <= 0 || end >= len(q.tokens) || end%s.cfg.BlockSize != 0 {
+		return false
+	}
+	s.countPartial(q, -1)
+	s.stats.PrefillTokens -= q.prefillLeft()
+	if q.partial == nil {
+		q.partial = &partialState{}
+	}
+	q.partial.transferEnd, q.partial.lateTransfer = end, true
+	s.stats.PrefillTokens += q.prefillLeft()
+	s.updateLimit(q)
+	return true
+}
+
+// SequenceTokens returns the tokens of a sequence: its prompt, and its output so far. The
+// slice belongs to the scheduler, and is valid until its next method.
+func (s *Scheduler) SequenceTokens(id SeqID) []kv.Token {
+	if q := s.byID[id]; q != nil {
+		return q.tokens
+	}
+	return nil
 }
 
 // awaitsTransfer reports whether tokens of q are to be imported.

@@ -28,13 +28,14 @@ func TestRandomTransfers(t *testing.T) {
 		if err := drive(r, &random{rng, 6000}, withTransfers); err != nil {
 			t.Fatalf("seed %d, %+v: %v\n%s", seed, cfg, err, strings.Join(r.trace, "\n"))
 		}
+		all.again += r.transfers.again
 		all.imports += r.transfers.imports
 		all.shared += r.transfers.shared
 		all.reclaimed += r.transfers.reclaimed
 		all.reads += r.transfers.reads
 	}
-	if all.imports < 1000 || all.shared < 40 || all.reclaimed < 150 || all.reads < 10000 {
-		t.Errorf("only %d imports, %d of blocks which others had computed, %d reservations taken away, %d reads", all.imports, all.shared, all.reclaimed, all.reads)
+	if all.again < 150 || all.imports < 1000 || all.shared < 40 || all.reclaimed < 150 || all.reads < 10000 {
+		t.Errorf("only %d transfers after a preemption, %d imports, %d of blocks which others had computed, %d reservations taken away, %d reads", all.again, all.imports, all.shared, all.reclaimed, all.reads)
 	}
 }
 
@@ -67,9 +68,9 @@ func TestTransferOutlivesReservation(t *testing.T) {
 // write held blocks to other workers. Both know the blocks from when they began, and go on until the rig ends them.
 type transferRig struct {
 	writers, readers map[SeqID]*blockUser
-	// Counts for tests: of imports, of imports which took registered blocks instead, of transfers which were ended by a
+	// Counts for tests: of transfers which began after a preemption, of imports, of imports which took registered blocks instead, of transfers which were ended by a
 	// preemption, and of reads of blocks whose sequence was not the only holder.
-	imports, shared, reclaimed, reads int
+	again, imports, shared, reclaimed, reads int
 	// forget keeps transfers of preempted sequences open.
 	forget bool
 }
@@ -190,6 +191,30 @@ func (r *rig) finishTransfer(id SeqID) error {
 		return fmt.Errorf("FinishTransfer is %v, twin says %v", got, want)
 	} else if got {
 		delete(r.passed, id)
+	}
+	return r.verify()
+}
+
+// awaitTransfer begins a transfer of a sequence which waits, mostly of all blocks which can be imported.
+func (r *rig) awaitTransfer(id SeqID, pick func(int) int) error {
+	q, size := r.twin.find(id), r.twin.cfg.BlockSize
+	end := (len(q.tokens) - 1) / size * size
+	if pick(4) == 0 {
+		end = pick(len(q.tokens)+2*size) - size
+	}
+	r.logf("await tokens of %d up to %d", id, end)
+	if tokens := r.s.SequenceTokens(id); !slices.Equal(tokens, q.tokens) {
+		return fmt.Errorf("sequence %d has the tokens %v, twin says %v", id, tokens, q.tokens)
+	}
+	got, want := r.s.AwaitTransfer(id, end), r.twin.awaitTransfer(id, end)
+	if got != want {
+		return fmt.Errorf("AwaitTransfer is %v, twin says %v", got, want)
+	}
+	if got {
+		delete(r.passed, id)
+		if q.ran {
+			r.transfers.again++
+		}
 	}
 	return r.verify()
 }

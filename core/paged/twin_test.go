@@ -110,6 +110,16 @@ func (w *twin) finishTransfer(id SeqID) bool {
 	return true
 }
 
+func (w *twin) awaitTransfer(id SeqID, end int) bool {
+	q := w.find(id)
+	if q == nil || !slices.Contains(w.waiting, q) || w.cfg.Reuse == Off || q.Reuse == Off || q.Hold || q.until > 0 ||
+		end <= 0 || end >= len(q.tokens) || end%w.cfg.BlockSize != 0 {
+		return false
+	}
+	q.TransferEnd, q.until, q.LateTransfer = end, end, true
+	return true
+}
+
 func (w *twin) finish(id SeqID, index int) bool {
 	q := w.find(id)
 	if q == nil || index < 0 || index >= len(q.finished) || q.finished[index] {

@@ -21,6 +21,10 @@ func useAll(t *testing.T, p *View) {
 			t.Error(err)
 		}
 	}
+	all, next := p.AppendPooled(nil, 0, 1<<30)
+	if owners := p.AppendOwners(nil); len(all) > p.Blocks() || next != p.Blocks() || len(owners) > maxOwners {
+		t.Errorf("%d blocks and %d owners are listed, of %d and %d", len(all), len(owners), p.Blocks(), maxOwners)
+	}
 	p.Reclaim(now, nil)
 	for n := range 4 {
 		_, _ = publish(p, now, contentOf(2, n))

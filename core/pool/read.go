@@ -75,14 +75,30 @@ func (p *View) Find(c *Content) (Found, error) {
 	if err := p.checkContent(c); err != nil {
 		return Found{}, err
 	}
+	return p.findContent(c, false), nil
+}
+
+// findContent returns what the pool knows of a block, and marks it as used if that is wanted.
+func (p *View) findContent(c *Content, use bool) Found {
 	want := entryHead{name: c.Name, identity: p.prepareRecord(c)}
 	f := Found{State: kv.LocalGPU, Identity: want.identity}
 	if at := p.locate(&want, noEntry); at.state != entryVacant {
 		f.State, f.Label, f.Mover = kv.PoolState(at.state), at.head.label, at.head.mover
+		if use && at.state == entryPooled {
+			p.useBlock(at.entry, c.Name, c.Parent, c.Index)
+		}
 	} else if h, ok := p.findHistory(c.Name, &want.identity); ok {
 		f.State, f.Label, f.Mover = kv.Evicted, h.label, h.mover
 	}
-	return f, nil
+	return f
+}
+
+// FindUsed is Find, and a block in the pool counts as used.
+func (p *View) FindUsed(c *Content) (Found, error) {
+	if err := p.checkContent(c); err != nil {
+		return Found{}, err
+	}
+	return p.findContent(c, true), nil
 }
 
 // Acquire finds a pooled block and pins it: its memory stays as it is until Release, unless the lease of this owner ends.

@@ -383,7 +383,11 @@ type Delta struct {
 	// choice. An engine that reports it at the end, or never, sets CachedUnknown there, and in the choice's
 	// last delta the number or CachedUnknown again.
 	Cached int
-	Finish Finish
+	// Computed is how many tokens of the prompt and of Generated the engine has computed for the choice, in its first
+	// delta with tokens: at least the last one. It is 0 elsewhere, and of an engine which does not know. It stays in the
+	// process of the engine.
+	Computed int
+	Finish   Finish
 	// Handoff is for the next leg of the request, in the last delta of a prefill or encode leg; nil otherwise.
 	Handoff *Handoff
 	// Failures are the objects for which a worker refuses the request; nil otherwise. No other field but Attempt is

@@ -32,7 +32,8 @@ type poolUse struct {
 // poolEngine is an engine which can use a pool of KV blocks.
 type poolEngine interface {
 	engine.BlockProvider
-	UsePool(batch.PoolMemory) error
+	UsePool(batch.PoolMemory, kv.PoolID, kv.Worker) error
+	PoolOwnersChanged(owners, dead []kv.Worker)
 	PoolStats() batch.PoolStats
 }
 
@@ -57,14 +58,15 @@ func (p *process) usePool(id kv.WorkerID, eng engines.Local) error {
 		}
 		return err
 	}
-	p.pools = append(p.pools, &poolUse{worker: kv.Worker{ID: id}, file: f, engine: own, log: obs.Component(p.log, "engine")})
-	return own.UsePool(f)
+	worker := kv.Worker{ID: id}
+	p.pools = append(p.pools, &poolUse{worker: worker, file: f, engine: own, log: obs.Component(p.log, "engine")})
+	return own.UsePool(f, spec.ID, worker)
 }
 
 // run keeps the worker an owner of the pool until ctx ends. Without a pool the engine computes.
 func (u *poolUse) run(ctx context.Context) error {
 	for {
-		err := u.file.Run(ctx, u.worker, nil)
+		err := u.file.Run(ctx, u.worker, u.engine.PoolOwnersChanged)
 		if err == nil {
 			return nil
 		}
@@ -100,7 +102,7 @@ func (p *process) closePools() {
 type poolMetrics struct {
 	stats func() batch.PoolStats
 
-	stored, dropped, fetched, damaged, evicted *prometheus.Desc
+	stored, dropped, fetched, damaged, evicted, abandoned *prometheus.Desc
 }
 
 var _ prometheus.Collector = (*poolMetrics)(nil)
@@ -110,18 +112,19 @@ func newPoolMetrics(stats func() batch.PoolStats) *poolMetrics {
 		return prometheus.NewDesc(obs.Namespace+"_pool_"+name+"_total", help, nil, nil)
 	}
 	return &poolMetrics{
-		stats:   stats,
-		stored:  desc("stored", "KV blocks which engines copied into the pool."),
-		dropped: desc("dropped", "Full KV blocks which engines did not copy into the pool: too many waited, they were evicted before, the pool had no room or could not be used, or their media have no digest."),
-		fetched: desc("fetched", "KV blocks which engines fetched from the pool in place of computing them."),
-		damaged: desc("damaged", "KV blocks which could not be read from the pool, or were not what had been stored: they end a fetch."),
-		evicted: desc("evicted", "KV blocks which engines evicted from the pool to store others."),
+		stats:     stats,
+		stored:    desc("stored", "KV blocks which engines copied into the pool."),
+		dropped:   desc("dropped", "Full KV blocks which engines did not copy into the pool: too many waited, they were evicted before, the pool had no room or could not be used, or their media have no digest."),
+		fetched:   desc("fetched", "KV blocks which engines fetched from the pool in place of computing them."),
+		damaged:   desc("damaged", "KV blocks which could not be read from the pool, or were not what had been stored: they end a fetch."),
+		evicted:   desc("evicted", "KV blocks which engines evicted from the pool to store others."),
+		abandoned: desc("abandoned", "Look-ups and fetches of KV blocks in the pool for which requests did not wait any longer, because it did not answer for a second."),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (m *poolMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.stored, m.dropped, m.fetched, m.damaged, m.evicted} {
+	for _, d := range []*prometheus.Desc{m.stored, m.dropped, m.fetched, m.damaged, m.evicted, m.abandoned} {
 		ch <- d
 	}
 }
@@ -137,6 +140,7 @@ func (m *poolMetrics) Collect(ch chan<- prometheus.Metric) {
 	count(m.fetched, s.Fetched)
 	count(m.damaged, s.Damaged)
 	count(m.evicted, s.Evicted)
+	count(m.abandoned, s.Abandoned)
 }
 
 // poolStats returns the sum of what the engines of this process did with their pool.

@@ -41,6 +41,7 @@ func onFleet(cfg fleet.Config, run func(context.Context, *testEnv, *scenarioResu
 func scenarios() []scenario {
 	return []scenario{
 		{"kill", "workers die (SIGKILL) at random tokens of streams", 30 * time.Minute, time.Minute, onFleet(fleet.Config{Workers: 3, Frontends: 2, Routers: 1, Routed: 1}, runKill)},
+		{"pool", "workers which share a pool of KV blocks die (SIGKILL) at random tokens of streams", 30 * time.Minute, 2 * time.Minute, runPoolKill},
 		{"nats", "the NATS server is away for five leases, then paused as long", 6 * time.Minute, time.Minute, onFleet(fleet.Config{Workers: 3, Frontends: 2}, runNATSAway)},
 		{"cut", "a proxy drops everything between one worker and the rest", 4 * time.Minute, time.Minute, runProxyCut},
 		{"netns", "a worker in a network namespace loses its link", 4 * time.Minute, 0, runNamespaceCut},

@@ -4,10 +4,9 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"sync/atomic"
+	"time"
 
-	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/paged"
 	"penstock/core/pool"
@@ -29,6 +28,8 @@ type PoolStats struct {
 	Fetched uint64 // blocks which it used instead of computing them
 	Damaged uint64 // blocks which could not be read, or were not what had been stored: each ended a fetch
 	Evicted uint64 // blocks which it evicted from there to store others
+	// Abandoned are look-ups and fetches which requests did not wait for, because the pool did not answer.
+	Abandoned uint64
 }
 
 // Add adds the figures of another engine.
@@ -38,6 +39,7 @@ func (s *PoolStats) Add(o PoolStats) {
 	s.Fetched += o.Fetched
 	s.Damaged += o.Damaged
 	s.Evicted += o.Evicted
+	s.Abandoned += o.Abandoned
 }
 
 // maxStoring is how many blocks wait to be copied into the pool.
@@ -51,7 +53,11 @@ type poolCopier struct {
 	label      func([]kv.Event) // Config.LabelEvents
 	jobs       chan *storeJob
 	identifier *pool.Identifier
-	counts     struct{ stored, dropped, fetched, damaged, evicted atomic.Uint64 }
+	counts     struct{ stored, dropped, fetched, damaged, evicted, abandoned atomic.Uint64 }
+	users      chan struct{} // one for each request which uses the pool, of capacity maxPoolUsers
+	stuck      atomic.Int64  // uses which were given up and have not returned
+
+	feed poolFeed
 
 	// Owned by the loop.
 	known     []knownBlock // what is known of each registered block
@@ -99,8 +105,10 @@ func (j *storeJob) end() {
 
 // UsePool makes the engine copy its full blocks into a pool as they fill, and fetch blocks which are there instead of
 // computing them. It is called before Run. It is Unimplemented for an engine whose blocks cannot be moved. The memory has
-// to be open until Run and all calls of Generate have returned.
-func (e *Engine) UsePool(m PoolMemory) error {
+// to be open until Run and all calls of Generate have returned. A use of it which hangs may return later.
+//
+// The events of the cache announce what the engine, which is worker's, does in the pool, whose name is id.
+func (e *Engine) UsePool(m PoolMemory, id kv.PoolID, worker kv.Worker) error {
 	computer, err := e.blockComputer()
 	if err != nil {
 		return err
@@ -112,8 +120,11 @@ func (e *Engine) UsePool(m PoolMemory) error {
 	}
 	e.pool = &poolCopier{
 		memory: m, computer: computer, layout: layout, label: e.cfg.LabelEvents, identifier: identifier,
-		jobs: make(chan *storeJob, maxStoring), known: make([]knownBlock, e.cfg.Card.Blocks),
+		users: make(chan struct{}, maxPoolUsers),
+		jobs:  make(chan *storeJob, maxStoring), known: make([]knownBlock, e.cfg.Card.Blocks),
 	}
+	f := &e.pool.feed
+	f.id, f.worker, f.wake, f.moves = id, worker, e.wakeLoop, make(chan kv.Event, maxMoves)
 	return nil
 }
 
@@ -121,22 +132,30 @@ func (e *Engine) UsePool(m PoolMemory) error {
 func (e *Engine) PoolStats() (s PoolStats) {
 	if p := e.pool; p != nil {
 		n := &p.counts
-		s = PoolStats{Stored: n.stored.Load(), Dropped: n.dropped.Load(), Fetched: n.fetched.Load(), Damaged: n.damaged.Load(), Evicted: n.evicted.Load()}
+		s = PoolStats{Stored: n.stored.Load(), Dropped: n.dropped.Load(), Fetched: n.fetched.Load(), Damaged: n.damaged.Load(), Evicted: n.evicted.Load(), Abandoned: n.abandoned.Load()}
 	}
 	return s
 }
 
-// start copies blocks until stop is called, which waits for the end of the block in progress.
+// start copies blocks until stop is called, which waits for the end of the block in progress, though not for a pool which
+// does not answer.
 func (s *poolCopier) start(ctx context.Context) (stop func()) {
 	if s == nil {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	var copying sync.WaitGroup
-	copying.Go(func() { s.storeBlocks(ctx) })
+	copied := make(chan struct{})
+	go func() {
+		defer close(copied)
+		s.storeBlocks(ctx)
+	}()
 	return func() {
 		cancel()
-		copying.Wait()
+		s.feed.listers.Wait()
+		select {
+		case <-copied:
+		case <-time.After(poolPatience):
+		}
 	}
 }
 
@@ -235,15 +254,21 @@ func (s *poolCopier) storeBlock(ctx context.Context, j *storeJob, block []byte) 
 		return false // it must evict no other for nothing
 	}
 	var w pool.BlockWriter
+	var evicted []pool.EvictedBlock
 	err := s.memory.Use(func(p *pool.View, _ kv.Mono) (err error) {
-		var evicted []pool.EvictedBlock
 		w, evicted, err = p.Reserve(&j.content, j.label, nil)
 		s.counts.evicted.Add(uint64(len(evicted)))
 		return err
 	})
+	gone := make([]kv.SeqHash, 0, len(evicted))
+	for i := range evicted {
+		gone = append(gone, evicted[i].Name)
+	}
+	s.feed.announceMove(ctx, kv.Evicted, kv.MoELabel{}, gone...)
 	if err != nil {
 		return errors.Is(err, pool.ErrExists)
 	}
+	s.feed.announceMove(ctx, kv.InTransit, j.label, j.content.Name)
 	if err = s.readBlock(ctx, j, block); err == nil {
 		err = s.writeBlock(&w, block)
 	}
@@ -252,9 +277,11 @@ func (s *poolCopier) storeBlock(ctx context.Context, j *storeJob, block []byte) 
 			p.Abort(&w)
 			return nil
 		})
+		s.feed.announceMove(ctx, kv.LocalGPU, kv.MoELabel{}, j.content.Name)
 		return false
 	}
 	s.counts.stored.Add(1)
+	s.feed.announceMove(ctx, kv.Pooled, j.label, j.content.Name)
 	return true
 }
 
@@ -283,199 +310,4 @@ func (s *poolCopier) writeBlock(w *pool.BlockWriter, block []byte) error {
 		}
 	}
 	return nil
-}
-
-// lookUpChunk is how many blocks are looked up before others use the pool.
-const lookUpChunk = 64
-
-// lookUp finds out which blocks of a sequence are in the pool; nil if none are. It ends early if ctx ends.
-func (s *poolCopier) lookUp(ctx context.Context, seq *paged.Sequence) *poolFetch {
-	blocks, err := paged.AppendFullBlocks(nil, seq, s.layout.BlockSize)
-	if err != nil || len(blocks) == 0 {
-		return nil
-	}
-	f := &poolFetch{of: s, reserved: make(chan struct{}, 1)}
-	salt, before, found, contents := pool.DigestSalt(seq.Salt), kv.Digest{}, false, []pool.Content(nil)
-	for part := range slices.Chunk(blocks, lookUpChunk) {
-		if ctx.Err() != nil {
-			return nil
-		}
-		err := s.memory.Use(func(p *pool.View, _ kv.Mono) error {
-			if !p.IsOwner() {
-				return pool.ErrEnded
-			}
-			for i := range part {
-				c := contentOf(&part[i], salt)
-				c.ParentIdentity = before
-				at, err := p.Find(&c)
-				if err != nil {
-					return err
-				}
-				before = at.Identity
-				contents, f.pooled = append(contents, c), append(f.pooled, at.State == kv.Pooled)
-				found = found || at.State == kv.Pooled
-			}
-			return nil
-		})
-		if err != nil {
-			break // what comes after it has no identity, or there is no pool
-		}
-	}
-	if !found {
-		return nil
-	}
-	f.contents.Store(&contents)
-	return f
-}
-
-// poolFetch is what of a sequence can be fetched from a pool. It watches the import of its request.
-type poolFetch struct {
-	of       *poolCopier
-	contents atomic.Pointer[[]pool.Content] // of the first full blocks of the sequence; nil when the fetch is over
-	pooled   []bool                         // whether they were in the pool; the loop's
-	reserved chan struct{}                  // gets a value when there are blocks for them
-}
-
-// BlocksReserved implements [engine.ImportWatcher].
-func (f *poolFetch) BlocksReserved(int) {
-	select {
-	case f.reserved <- struct{}{}:
-	default: // the request has not taken the last one
-	}
-}
-
-// BlocksReclaimed implements [engine.ImportWatcher]: a block without room ends the fetch.
-func (f *poolFetch) BlocksReclaimed() {}
-
-// endAfter returns up to which token a sequence can be fetched whose first held tokens are cached; 0 if none can.
-func (f *poolFetch) endAfter(held int) int {
-	first := held / f.of.layout.BlockSize
-	n := first
-	for n < len(f.pooled) && f.pooled[n] {
-		n++
-	}
-	if n == first {
-		return 0
-	}
-	return n * f.of.layout.BlockSize
-}
-
-// dropContents releases the memory of what was looked up, which is not fetched again; a fetch in progress has it. f may be
-// nil.
-func (f *poolFetch) dropContents() {
-	if f != nil {
-		f.contents.Store(nil)
-		f.pooled = nil
-	}
-}
-
-// readBlocks reads the blocks of the tokens from start to end, and gives each to write, until one is not there any more or
-// write refuses it. It returns the end of the last one.
-func (f *poolFetch) readBlocks(ctx context.Context, start, end int, write func(*engine.BlockData) error) int {
-	s, size := f.of, f.of.layout.BlockSize
-	data := engine.BlockData{Layout: s.layout, Bytes: make([]byte, s.layout.BlockBytes)}
-	contents := f.contents.Load()
-	if contents == nil {
-		return start
-	}
-	var held []pool.BlockRef
-	defer func() {
-		_ = s.memory.Use(func(p *pool.View, _ kv.Mono) error { // a lost pool needs no release
-			for _, ref := range slices.Backward(held) {
-				p.Release(ref)
-			}
-			return nil
-		})
-	}()
-	for start < end && ctx.Err() == nil {
-		data.First = start / size
-		if err := s.memory.Use(func(p *pool.View, _ kv.Mono) error {
-			found, ok := p.Acquire(&(*contents)[data.First])
-			if !ok {
-				return pool.ErrGone
-			}
-			held = append(held, found.Ref)
-			return p.Read(found.Ref, data.Bytes)
-		}); err != nil {
-			if errors.Is(err, pool.ErrDamaged) || fault.CodeOf(err) == fault.PoolLost {
-				s.counts.damaged.Add(1)
-			}
-			break
-		}
-		if write(&data) != nil {
-			break
-		}
-		start += size
-	}
-	return start
-}
-
-// preparePool makes a request one which fetches blocks from the pool, if some of its blocks are there.
-func (e *Engine) preparePool(ctx context.Context, r *request) {
-	if e.pool == nil || e.cfg.Reuse == paged.Off || len(r.open) == 0 {
-		return
-	}
-	seq := r.open[0].sequence()
-	if f := e.pool.lookUp(ctx, &seq); f != nil {
-		r.imp = newImport(e, r.req, f)
-		r.imp.fetch = f
-	}
-}
-
-// reservedBlocks returns what gets a value when blocks of r can be fetched; nil if it fetches none.
-func (r *request) reservedBlocks() <-chan struct{} {
-	if r.imp == nil || r.imp.fetch == nil {
-		return nil
-	}
-	return r.imp.fetch.reserved
-}
-
-// fetchBlocks fetches blocks from the pool into the reserved ones. The engine computes what does not come.
-func (i *blockImport) fetchBlocks(ctx context.Context) {
-	room := <-i.room
-	i.room <- room
-	if room == nil {
-		return // reclaimed already
-	}
-	end := i.fetch.readBlocks(ctx, room.start, room.end, i.writeTokens)
-	_ = i.e.callLoop(ctx, func(l *loop) error { // an error is of the whole request, which learns of it
-		l.finishFetch(i, end)
-		return nil
-	})
-}
-
-// writeTokens writes the tokens of b into the reserved blocks.
-func (i *blockImport) writeTokens(b *engine.BlockData) error {
-	room := <-i.room
-	defer func() { i.room <- room }()
-	if room == nil {
-		return i.e.notReserved()
-	}
-	start := b.First * b.Layout.BlockSize
-	return i.fetch.of.computer.WriteTokens(room.blocks, start, start+b.Layout.BlockSize, b)
-}
-
-// finishFetch makes the tokens of the request of i computed up to end, which were fetched, and has the others computed.
-func (l *loop) finishFetch(i *blockImport, end int) {
-	c := i.lead
-	if c == nil || c.request.finished || c.transferEnd == 0 {
-		return // reclaimed
-	}
-	size, last := l.cfg.Card.BlockSize, c.transferEnd
-	c.closeImport()
-	if ready, _ := l.sched.SequenceBlocks(c.id); end > ready {
-		if l.sched.ImportTokens(c.id, end) {
-			l.pool.counts.fetched.Add(uint64((end - ready) / size))
-			c.request.cached = max(c.request.cached, min(end, len(c.request.req.Prompt)))
-		} else {
-			end = ready // impossible: the blocks are reserved
-		}
-	}
-	if end < last {
-		l.sched.FinishTransfer(c.id)
-		l.startMissing(c)
-		return
-	}
-	c.ready = end
-	l.acceptEncoded(c)
 }

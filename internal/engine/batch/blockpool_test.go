@@ -49,8 +49,9 @@ func newMemPool(t testing.TB, blocks int) *memPool {
 
 // poolView is a process's view of a memPool.
 type poolView struct {
-	mu   sync.Mutex
-	view *pool.View
+	worker kv.Worker
+	mu     sync.Mutex
+	view   *pool.View
 	// held, if not nil, is called before each use of the pool.
 	held func()
 }
@@ -74,7 +75,7 @@ func (p *memPool) attach(t testing.TB, id kv.WorkerID) *poolView {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &poolView{view: v}
+	return &poolView{view: v, worker: kv.Worker{ID: id}}
 }
 
 // check walks the directory, in which nothing may be held.
@@ -132,11 +133,14 @@ func (p *memPool) damage(t testing.TB, req *engine.Request, block int, then ...f
 	}
 }
 
+// testPoolID names the pools of tests.
+const testPoolID kv.PoolID = 7
+
 // pooled returns an engine of dice with blocks of 8 tokens which shares a pool.
-func pooled(t testing.TB, m PoolMemory, change func(*Config)) (*Engine, *blockDice) {
+func pooled(t testing.TB, m *poolView, change func(*Config)) (*Engine, *blockDice) {
 	t.Helper()
 	e, b := exchanging(t, 8, change)
-	if err := e.UsePool(m); err != nil {
+	if err := e.UsePool(m, testPoolID, m.worker); err != nil {
 		t.Fatal(err)
 	}
 	return e, b
@@ -266,7 +270,7 @@ func testPoolFull(t *testing.T) {
 	expectPool(t, none, "without access", PoolStats{Dropped: 5})
 	expectComputed(t, b, "without access", 41)
 
-	prompt := &paged.Sequence{Tokens: greedy(2, 41, 1).Prompt}
+	prompt := paged.Sequence{Tokens: greedy(2, 41, 1).Prompt}
 	if none.pool.lookUp(ctx, prompt) != nil {
 		t.Error("an engine without access looks up blocks")
 	}
@@ -319,7 +323,7 @@ func testPoolReclaimed(t *testing.T) {
 	g := closed(e)
 	e.computer = exchangeOf{b, g}
 	view, slow := p.attach(t, 2), make(chan struct{})
-	if err := e.UsePool(view); err != nil {
+	if err := e.UsePool(view, testPoolID, kv.Worker{ID: 2}); err != nil {
 		t.Fatal(err)
 	}
 	var blocked atomic.Bool
@@ -496,7 +500,7 @@ func testPoolQueue(t *testing.T) {
 	e, b := exchanging(t, 8, func(c *Config) { c.Card.Blocks = 10 })
 	g := closed(e)
 	e.computer = exchangeOf{b, g}
-	if err := e.UsePool(p.attach(t, 2)); err != nil {
+	if err := e.UsePool(p.attach(t, 2), testPoolID, kv.Worker{ID: 2}); err != nil {
 		t.Fatal(err)
 	}
 	enginetest.Start(t, e)

@@ -48,6 +48,9 @@ func (e *Engine) serveRequest(ctx context.Context, r *request, sink func(*engine
 		case <-r.reservedBlocks():
 			r.imp.fetchBlocks(ctx)
 			continue
+		case p := <-r.preempted:
+			e.fetchPreempted(ctx, r, p)
+			continue
 		}
 		deltas, last, err := r.out.takeDeltas()
 		for i := range deltas {

@@ -35,6 +35,7 @@ type pendingDelta struct {
 	tokens         []kv.Token
 	logprobs       []engine.Logprob
 	cached         int
+	computed       int
 	finish         engine.Finish
 	separateFinish bool // the finish is a delta of its own
 }
@@ -59,9 +60,9 @@ func (o *outbox) markAccepted() {
 	o.signalReady()
 }
 
-// appendToken appends one token of a choice. cached counts if it is the choice's first token; the
+// appendToken appends one token of a choice. cached and computed count if it is the choice's first token; the
 // log-probability is kept unless it is nil.
-func (o *outbox) appendToken(choice int, token kv.Token, logprob *engine.Logprob, cached int, finish engine.Finish) {
+func (o *outbox) appendToken(choice int, token kv.Token, logprob *engine.Logprob, cached, computed int, finish engine.Finish) {
 	o.mu.Lock()
 	p := &o.mu.pending[choice]
 	p.tokens = append(p.tokens, token)
@@ -69,6 +70,7 @@ func (o *outbox) appendToken(choice int, token kv.Token, logprob *engine.Logprob
 		p.logprobs = append(p.logprobs, *logprob)
 	}
 	p.cached += cached
+	p.computed += computed
 	p.finish = finish
 	o.mu.Unlock()
 	o.signalReady()
@@ -119,7 +121,7 @@ func (o *outbox) takeDeltas() (deltas []engine.Delta, last bool, err error) {
 		if p.isEmpty() {
 			continue
 		}
-		d := engine.Delta{Attempt: o.attempt, Choice: i, Pos: p.pos, Tokens: p.tokens, Logprobs: p.logprobs, Cached: p.cached, Finish: p.finish}
+		d := engine.Delta{Attempt: o.attempt, Choice: i, Pos: p.pos, Tokens: p.tokens, Logprobs: p.logprobs, Cached: p.cached, Computed: p.computed, Finish: p.finish}
 		if p.separateFinish && len(p.tokens) > 0 {
 			d.Finish = engine.NotFinished
 			o.deltas = append(o.deltas, d)

@@ -17,11 +17,11 @@ func TestOutboxMerges(t *testing.T) {
 		t.Fatalf("before it is accepted: %+v, %v, %v", deltas, last, err)
 	}
 	o.markAccepted()
-	o.appendToken(0, 10, nil, 32, engine.NotFinished)
-	o.appendToken(0, 11, nil, 0, engine.NotFinished)
+	o.appendToken(0, 10, nil, 32, 6, engine.NotFinished)
+	o.appendToken(0, 11, nil, 0, 0, engine.NotFinished)
 	want := []engine.Delta{
 		{Attempt: 3, Accepted: true},
-		{Attempt: 3, Choice: 0, Tokens: []kv.Token{10, 11}, Cached: 32},
+		{Attempt: 3, Choice: 0, Tokens: []kv.Token{10, 11}, Cached: 32, Computed: 6},
 		{Attempt: 3, Choice: 1, Pos: 5, Finish: engine.FinishStop},
 	}
 	deltas, last, err := o.takeDeltas()
@@ -29,7 +29,7 @@ func TestOutboxMerges(t *testing.T) {
 		t.Fatalf("last %v, error %v (-want +got)\n%s", last, err, diff)
 	}
 
-	o.appendToken(0, 12, &engine.Logprob{Token: 12, Logprob: -1}, 0, engine.FinishLength)
+	o.appendToken(0, 12, &engine.Logprob{Token: 12, Logprob: -1}, 0, 0, engine.FinishLength)
 	o.close(nil)
 	o.close(errors.New("too late"))
 	want = []engine.Delta{{
@@ -49,8 +49,8 @@ func TestOutboxMerges(t *testing.T) {
 func TestOutboxEndsBare(t *testing.T) {
 	o := newOutbox(1, 1, [][]kv.Token{{8, 9}})
 	o.markAccepted()
-	o.appendToken(0, 10, nil, 8, engine.NotFinished)
-	o.appendToken(0, 11, nil, 0, engine.NotFinished)
+	o.appendToken(0, 10, nil, 8, 0, engine.NotFinished)
+	o.appendToken(0, 11, nil, 0, 0, engine.NotFinished)
 	o.finishChoice(0, engine.FinishStop)
 	want := []engine.Delta{
 		{Attempt: 1, Accepted: true},
@@ -71,13 +71,13 @@ func TestOutboxHoldsWhatItHandedOut(t *testing.T) {
 	next := kv.Token(0)
 	for round := range 50 {
 		for range 1 + round%7 {
-			o.appendToken(0, next, nil, 0, engine.NotFinished)
+			o.appendToken(0, next, nil, 0, 0, engine.NotFinished)
 			next++
 		}
 		deltas, _, _ := o.takeDeltas()
 		d := deltas[len(deltas)-1]
 		for range 5 {
-			o.appendToken(0, next, nil, 0, engine.NotFinished)
+			o.appendToken(0, next, nil, 0, 0, engine.NotFinished)
 			next++
 		}
 		for i, x := range d.Tokens {
@@ -92,7 +92,7 @@ func TestOutboxDoesNotAllocateWhenWarm(t *testing.T) {
 	o := newOutbox(1, 1, nil)
 	o.markAccepted()
 	pass := func() {
-		o.appendToken(0, 1, nil, 0, engine.NotFinished)
+		o.appendToken(0, 1, nil, 0, 0, engine.NotFinished)
 		o.takeDeltas()
 	}
 	pass()

@@ -15,13 +15,15 @@ func (l *loop) publishReport() {
 	if l.cfg.SharedMemory != nil {
 		events = append(events, l.cfg.SharedMemory.ExchangeEvents(events)...)
 	}
+	describe := l.watchers.NeedsDescription()
+	events, contents, known := l.pool.appendMoves(events, describe)
 	l.watchers.Publish(l.labelEvents(events))
-	if l.watchers.NeedsDescription() {
+	if describe && known {
 		dump := l.sched.AppendDump(nil)
 		if l.cfg.SharedMemory != nil {
 			dump = append(dump, l.cfg.SharedMemory.DescribeShared()...)
 		}
-		l.watchers.SendDescription(l.labelEvents(dump))
+		l.watchers.SendDescription(l.labelEvents(append(dump, contents...)))
 	}
 	l.reportLoad()
 	l.deliverResults()
@@ -66,18 +68,18 @@ func (l *loop) deliverResults() {
 		if r.err != nil || c.request.reuse == paged.Off {
 			continue
 		}
-		cached := 0
+		cached, computed := 0, 0
 		if !c.cachedDelivered {
-			c.cachedDelivered, cached = true, c.request.cached
+			c.cachedDelivered, cached, computed = true, c.request.cached, c.computed
 		}
 		out, finish := c.request.out, r.finish
 		if r.separateFinish {
 			finish = engine.NotFinished
 		}
 		if c.request.req.Logprobs >= 0 {
-			out.appendToken(c.index, r.token.Token, &r.token, cached, finish)
+			out.appendToken(c.index, r.token.Token, &r.token, cached, computed, finish)
 		} else {
-			out.appendToken(c.index, r.token.Token, nil, cached, finish)
+			out.appendToken(c.index, r.token.Token, nil, cached, computed, finish)
 		}
 		if r.separateFinish {
 			out.finishChoice(c.index, r.finish)

@@ -31,6 +31,8 @@ type request struct {
 	reuse paged.Switch
 	held  chan *heldPrompt // gets the blocks of a call of PrefillBlocks, once; else nil
 	imp   *blockImport     // nil if no tokens are imported
+	// preempted gets a choice which was preempted, whose blocks may be in the pool; nil without a pool.
+	preempted chan preemptedChoice
 }
 
 // choiceSequence is one sequence of a request. The loop owns it.
@@ -49,6 +51,7 @@ type choiceSequence struct {
 	stops           []kv.Token // tokens that end it
 	output          int        // tokens so far
 	maxOutput       int        // limit of output
+	computed        int        // tokens computed for it before its first token was delivered
 	cachedDelivered bool       // its cached count was delivered
 }
 

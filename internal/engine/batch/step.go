@@ -46,6 +46,7 @@ func (l *loop) planBatch() {
 			}
 		}
 		l.reportReclaimed()
+		l.reportPreempted()
 		l.restartEncoding()
 		l.startReserved()
 		again = (l.takeEncoded() || len(l.plan.Preempted)+len(l.plan.Reserved) > 0) && len(l.plan.Work) == 0
@@ -104,6 +105,9 @@ func (l *loop) collectResults() {
 	l.sampled, l.results = l.sampled[:0], l.results[:0]
 	for i, c := range l.choices {
 		w := &l.plan.Work[i]
+		if !c.cachedDelivered {
+			c.computed += len(w.Tokens)
+		}
 		if !c.request.followersStarted {
 			c.request.cached = max(c.request.cached, w.Cached)
 		}

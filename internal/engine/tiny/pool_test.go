@@ -33,7 +33,7 @@ func attachPool(t *testing.T, e *Engine, id kv.WorkerID, path string, size int) 
 		err = f.Use(func(p *pool.View, now kv.Mono) error { return p.Join(now, kv.Worker{ID: id}) })
 	}
 	if err == nil {
-		err = e.UsePool(f)
+		err = e.UsePool(f, 7, kv.Worker{ID: id})
 	}
 	if err != nil {
 		t.Fatal(err)

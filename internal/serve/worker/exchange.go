@@ -121,8 +121,12 @@ func (c *generateCall) generate(ctx context.Context) error {
 	return err
 }
 
-// computedTokens returns how many tokens of the prompt this worker's engine computed, as far as is known.
+// computedTokens returns how many tokens of the prompt, and of an answer which another worker has begun, this worker's
+// engine computed, as far as is known.
 func (c *generateCall) computedTokens() int64 {
+	if n := c.computed.Load(); n > 0 {
+		return n
+	}
 	if c.output.Load() == 0 {
 		return 0
 	}

@@ -165,7 +165,7 @@ func newWorkerVecs(m *obs.InstrumentSet) workerVecs {
 		canaries: m.Counter("worker_canaries_total", "Times that an engine was asked for a token because it was silent, by how it ended.", "outcome"),
 		stalled:  m.Counter("streams_stalled_total", "Streams that were ended because nothing came of them while their engine worked, so that another worker goes on."),
 		kvFeed:   newFeedVecs(m, "kv", "KV cache"), embeddingFeed: newFeedVecs(m, "embedding", "embedding cache"),
-		computed:   m.Counter("worker_computed_prompt_tokens_total", "Prompt tokens which the worker's engine computed, for its own requests and for other workers: neither cached nor received."),
+		computed:   m.Counter("worker_computed_prompt_tokens_total", "Tokens of prompts, and of answers which another worker had begun, which the worker's engine computed, for its own requests and for other workers: neither cached nor received."),
 		remote:     m.Counter("prefill_remote_total", "Requests of a decode worker whose prompt a prefill worker computed, by the reason.", "reason"),
 		local:      m.Counter("prefill_local_total", "Requests of a decode worker whose prompt it computed itself, by the reason.", "reason"),
 		failures:   m.Counter("prefill_failures_total", "Attempts of a decode worker to have a prompt computed by a prefill worker which were given up, by the reason: also if a later attempt of the same request did not fail.", "reason"),

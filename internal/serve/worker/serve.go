@@ -352,6 +352,7 @@ type generateCall struct {
 	report   engine.CachedReport
 	output   atomic.Int64
 	cached   atomic.Int64 // as far as it is known
+	computed atomic.Int64 // tokens before its output, as the engine says; 0: it does not
 	received atomic.Int64 // tokens whose blocks came from other workers
 }
 
@@ -402,6 +403,7 @@ func (c *generateCall) sendDelta(d *engine.Delta) error {
 		return c.send(c.frame)
 	}
 	c.output.Add(int64(len(d.Tokens)))
+	c.computed.Add(int64(d.Computed))
 	c.progress.recordOutput(c.s.recordEngineOutput())
 	err := c.send(c.frame)
 	c.progress.recordTaken(c.s.now())

@@ -155,10 +155,20 @@ func (f *File) guard(use func() error) (err error) {
 	return use()
 }
 
-// Close unmaps the pool. Nothing may use it any more.
+// errClosed is why a pool cannot be used after Close.
+var errClosed = errors.New("pool: the file is closed")
+
+// Close unmaps the pool, whose blocks may not be attached any more. A use which hangs keeps the memory until the process
+// ends.
 func (f *File) Close() {
+	if !f.mu.TryLock() {
+		return
+	}
+	defer f.mu.Unlock()
+	f.mu.lost = errClosed
 	if f.bytes != nil {
 		_ = unix.Munmap(f.bytes)
+		f.bytes = nil
 	}
 	_ = f.file.Close()
 }

@@ -362,6 +362,27 @@ func TestTruncated(t *testing.T) {
 	}
 }
 
+// TestCloseInUse: Close does not wait for a use which hangs, which may go on. A pool which is closed cannot be used.
+func TestCloseInUse(t *testing.T) {
+	f, err := Open(t.Context(), filepath.Join(t.TempDir(), "pool"), testSize, testConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Use(func(p *pool.View, _ kv.Mono) error {
+		f.Close()
+		if s := p.Stats(); s.Vacant != p.Blocks() {
+			t.Errorf("%+v", s)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	f.Close()
+	if err := f.Use(func(*pool.View, kv.Mono) error { return nil }); !errors.Is(err, errClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
 func TestSplitSpec(t *testing.T) {
 	for text, want := range map[string]string{
 		"0=/dev/shm/pool:2GiB": "0 /dev/shm/pool 2GiB", "7=a:b:512MiB": "7 a:b 512MiB",

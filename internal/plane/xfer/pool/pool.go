@@ -8,6 +8,7 @@ package pool
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,10 +29,11 @@ func SplitSpec(text string) (id kv.PoolID, path, size string, err error) {
 	return kv.PoolID(n), rest[:colon], rest[colon+1:], nil
 }
 
-// Run keeps this process an owner of the pool until ctx ends: it renews the lease, and takes back what dead owners had,
-// whose workers it gives to died, which may be nil. It returns nil when ctx ends, and otherwise why the pool is lost, or why
+// Run keeps this process an owner of the pool until ctx ends: it renews the lease, and takes back what dead owners had. It
+// calls changed, which may be nil, with the owners when they have changed since the last call, and with the workers of dead
+// owners. It returns nil when ctx ends, and otherwise why the pool is lost, or why
 // the worker cannot join it. The pool is left in either case.
-func (f *File) Run(ctx context.Context, worker kv.Worker, died func([]kv.Worker)) error {
+func (f *File) Run(ctx context.Context, worker kv.Worker, changed func(owners, dead []kv.Worker)) error {
 	defer func() {
 		_ = f.Use(func(p *pool.View, _ kv.Mono) error { // a pool which is lost cannot be left
 			p.Leave()
@@ -39,8 +41,9 @@ func (f *File) Run(ctx context.Context, worker kv.Worker, died func([]kv.Worker)
 		})
 	}()
 	var lease time.Duration
+	var known []kv.Worker
 	for {
-		var dead []kv.Worker
+		var owners, dead []kv.Worker
 		err := f.Use(func(p *pool.View, now kv.Mono) error {
 			lease = p.Lease()
 			if err := p.Renew(now); err != nil {
@@ -52,14 +55,17 @@ func (f *File) Run(ctx context.Context, worker kv.Worker, died func([]kv.Worker)
 				}
 			}
 			dead = p.Reclaim(now, nil)
+			owners = p.AppendOwners(nil)
 			return nil
 		})
 		if err != nil {
 			return err
 		}
-		if len(dead) > 0 && died != nil {
-			died(dead)
+		slices.SortFunc(owners, kv.Worker.Compare)
+		if changed != nil && (len(dead) > 0 || !slices.Equal(owners, known)) {
+			changed(owners, dead)
 		}
+		known = owners
 		select {
 		case <-ctx.Done():
 			return nil

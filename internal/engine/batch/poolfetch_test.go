@@ -1,0 +1,394 @@
+package batch
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"penstock/core/kv"
+	"penstock/internal/engine"
+	"penstock/internal/engine/enginetest"
+)
+
+// hangFrom makes a view hang at its use n, counted from 1, and at all later ones, until the returned function is called.
+func (v *poolView) hangFrom(n int64) (release func()) {
+	var uses atomic.Int64
+	gate := make(chan struct{})
+	v.held = func() {
+		if uses.Add(1) >= n {
+			<-gate
+		}
+	}
+	return func() { close(gate) }
+}
+
+// computed puts a request of 45 tokens into a pool, which another engine has computed.
+func computed(t *testing.T, p *memPool) (context.Context, *engine.Request) {
+	t.Helper()
+	e, _ := pooled(t, p.attach(t, 1), nil)
+	ctx := enginetest.Start(t, e)
+	req := greedy(1, 45, 5)
+	expectChoice(t, ctx, e, req, 0)
+	synctest.Wait()
+	return ctx, req
+}
+
+// TestPoolHangs: a pool which does not answer holds a request up for a bounded time, and the ones after it not at all. What
+// was fetched before is used. When it answers again, it is used again.
+func TestPoolHangs(t *testing.T) {
+	for name, c := range map[string]struct {
+		from    int64 // the first use which hangs
+		fetched int   // blocks
+		left    int   // tokens of the request which are computed
+	}{
+		"look-up": {from: 1, left: 45 + 4},
+		"fetch":   {from: 4, fetched: 2, left: 45 - 16 + 4},
+		"release": {from: 7, fetched: 5, left: 5 + 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newMemPool(t, 60)
+				ctx, req := computed(t, p)
+				view := p.attach(t, 2)
+				e, b := pooled(t, view, nil)
+				enginetest.Start(t, e)
+				synctest.Wait()
+				release := view.hangFrom(c.from)
+
+				begin := time.Now()
+				expectChoice(t, ctx, e, req, 8*c.fetched)
+				if d := time.Since(begin); d > 2*poolPatience {
+					t.Errorf("the request has taken %v", d)
+				}
+				expectComputed(t, b, "of the request", c.left)
+				begin = time.Now()
+				expectChoice(t, ctx, e, greedy(2, 45, 5), 0)
+				if d := time.Since(begin); d > 0 {
+					t.Errorf("the next request has waited for %v", d)
+				}
+				expectComputed(t, b, "of the next one", 49)
+				if s := e.PoolStats(); s.Fetched != uint64(c.fetched) || s.Abandoned != 2 {
+					t.Errorf("%+v", s)
+				}
+				release()
+				synctest.Wait()
+				expectChoice(t, ctx, e, greedy(3, 45, 5), 0)
+				synctest.Wait()
+				other, _ := pooled(t, p.attach(t, 3), nil)
+				enginetest.Start(t, other)
+				expectChoice(t, ctx, other, greedy(3, 45, 5), 40)
+				if s := e.PoolStats(); s.Abandoned != 2 {
+					t.Errorf("after all: %+v", s)
+				}
+				expectIdle(t, e)
+				p.check(t)
+			})
+		})
+	}
+}
+
+// TestPoolSlow: a slow pool is waited for as long as it does something.
+func TestPoolSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newMemPool(t, 60)
+		ctx, req := computed(t, p)
+		view := p.attach(t, 2)
+		e, _ := pooled(t, view, nil)
+		enginetest.Start(t, e)
+		var uses atomic.Int64
+		view.held = func() {
+			if uses.Add(1) <= 7 { // a look-up, five blocks, and their release
+				time.Sleep(poolPatience * 3 / 5) // the time of an access; the clock is a fake one
+			}
+		}
+		expectChoice(t, ctx, e, req, 40)
+		expectPool(t, e, "of a slow pool", PoolStats{Fetched: 5})
+		expectIdle(t, e)
+		p.check(t)
+	})
+}
+
+// TestPoolHangsAtEnd: an engine ends though its pool does not answer.
+func TestPoolHangsAtEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newMemPool(t, 60)
+		view := p.attach(t, 1)
+		e, _ := pooled(t, view, nil)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- e.Run(ctx) }()
+		release := view.hangFrom(2) // the first one is the look-up
+		enginetest.MustGenerate(t, ctx, e, greedy(1, 45, 5))
+		synctest.Wait()
+		begin := time.Now()
+		stop()
+		if err := <-ended; err != nil || time.Since(begin) > 2*poolPatience {
+			t.Errorf("after %v: %v", time.Since(begin), err)
+		}
+		release()
+		synctest.Wait()
+		p.check(t)
+	})
+}
+
+// TestPoolUsersWait: no more requests than maxPoolUsers use the pool at once, and those which wait for their turn do so for
+// a bounded time.
+func TestPoolUsersWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newMemPool(t, 4)
+		e, _ := pooled(t, p.attach(t, 1), nil)
+		for range maxPoolUsers {
+			e.pool.users <- struct{}{}
+		}
+		begin, called := time.Now(), false
+		if e.pool.runBeside(new(atomic.Int64), func() { called = true }) || called || time.Since(begin) != poolPatience {
+			t.Errorf("called: %v, after %v", called, time.Since(begin))
+		}
+		<-e.pool.users
+		if !e.pool.runBeside(new(atomic.Int64), func() { called = true }) || !called || len(e.pool.users) != maxPoolUsers-1 {
+			t.Errorf("called: %v; %d users", called, len(e.pool.users))
+		}
+	})
+}
+
+// refusing is a computer which takes no tokens from a position on.
+type refusing struct {
+	*blockDice
+	from int
+}
+
+var errRefused = errors.New("refused")
+
+func (c *refusing) WriteTokens(blocks []int32, start, end int, data *engine.BlockData) error {
+	if start >= c.from {
+		return errRefused
+	}
+	return c.blockDice.WriteTokens(blocks, start, end, data)
+}
+
+// TestPoolRefusedBlock: a block which the computer refuses is computed, and so are the blocks after it.
+func TestPoolRefusedBlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newMemPool(t, 60)
+		ctx, req := computed(t, p)
+		e, b := exchanging(t, 8, nil)
+		e.computer = &refusing{b, 24}
+		if err := e.UsePool(p.attach(t, 2), testPoolID, kv.Worker{ID: 2}); err != nil {
+			t.Fatal(err)
+		}
+		enginetest.Start(t, e)
+		expectChoice(t, ctx, e, req, 24)
+		expectComputed(t, b, "after a refused block", 45-24+4)
+		expectPool(t, e, "after a refused block", PoolStats{Fetched: 3})
+		expectIdle(t, e)
+		p.check(t)
+	})
+}
+
+// onlyChoice returns the only choice of an engine and what it imports, in the loop.
+func (l *loop) onlyChoice(t *testing.T) (*choiceSequence, *blockImport) {
+	t.Helper()
+	if len(l.scheduled) != 1 {
+		t.Errorf("%d choices are scheduled", len(l.scheduled))
+	}
+	for _, c := range l.scheduled {
+		return c, c.request.imp
+	}
+	return nil, nil
+}
+
+// TestPoolRefusedImport: if the scheduler refuses the tokens which were fetched, the engine computes them.
+func TestPoolRefusedImport(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newMemPool(t, 60)
+		ctx, req := computed(t, p)
+		view := p.attach(t, 2)
+		e, b := pooled(t, view, nil)
+		enginetest.Start(t, e)
+		release := view.hangFrom(2)
+		ended := make(chan error, 1)
+		go func() {
+			_, err := enginetest.Generate(ctx, e, req)
+			ended <- err
+		}()
+		synctest.Wait() // it fetches
+		if err := e.callLoop(ctx, func(l *loop) error {
+			_, imp := l.onlyChoice(t)
+			imp.fetch.written.Store(48) // more than is reserved for the import
+			l.finishFetch(imp)
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+		release()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		expectComputed(t, b, "after a refused import", 45+4)
+		if s := e.PoolStats(); s.Fetched != 0 {
+			t.Errorf("%+v", s)
+		}
+		expectIdle(t, e)
+		p.check(t)
+	})
+}
+
+// TestPoolDropsContents: what was looked up for a fetch is dropped when it ends, or when there is nothing to fetch.
+func TestPoolDropsContents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newMemPool(t, 60)
+		ctx, req := computed(t, p)
+		e, b := exchanging(t, 8, nil)
+		g := closed(e)
+		e.computer = exchangeOf{b, g}
+		if err := e.UsePool(p.attach(t, 2), testPoolID, kv.Worker{ID: 2}); err != nil {
+			t.Fatal(err)
+		}
+		enginetest.Start(t, e)
+		for _, when := range []string{"after the fetch", "without a fetch"} {
+			ended := make(chan error, 1)
+			go func() {
+				_, err := enginetest.Generate(ctx, e, req)
+				ended <- err
+			}()
+			<-g.Enter
+			checked := make(chan error, 1)
+			go func() {
+				checked <- e.callLoop(ctx, func(l *loop) error {
+					_, imp := l.onlyChoice(t)
+					if imp.fetch.contents.Load() != nil || imp.fetch.pooled != nil {
+						t.Errorf("%s: what was looked up is kept", when)
+					}
+					return nil
+				})
+			}()
+			synctest.Wait() // it waits for the loop
+			for len(checked)+len(ended) < 2 {
+				g.Leave <- struct{}{}
+				synctest.Wait()
+				select {
+				case <-g.Enter:
+				default:
+				}
+			}
+			if err := errors.Join(<-checked, <-ended); err != nil {
+				t.Error(err)
+			}
+		}
+		g.Open(t)
+		expectIdle(t, e)
+		p.check(t)
+	})
+}
+
+// TestPoolCancelSkipped: without evictions since the last step the loop looks at no pending copy.
+func TestPoolCancelSkipped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newMemPool(t, 60)
+		e, _ := pooled(t, p.attach(t, 1), func(c *Config) { c.Card.Blocks = 12 })
+		ctx := enginetest.Start(t, e)
+		job := &storeJob{block: 11, over: make(chan bool, 1)} // whose block is not registered
+		job.over <- false
+		if err := e.callLoop(ctx, func(*loop) error {
+			e.pool.pending = append(e.pool.pending, job)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		enginetest.MustGenerate(t, ctx, e, greedy(1, 40, 1))
+		if job.hasEnded() {
+			t.Error("a copy was looked at, and nothing was evicted")
+		}
+		enginetest.MustGenerate(t, ctx, e, greedy(2, 90, 1))
+		if !job.hasEnded() {
+			t.Error("a copy of an evicted block was not cancelled")
+		}
+		synctest.Wait()
+		p.check(t)
+	})
+}
+
+// TestPoolKeepsHeldPrefix: a prefix which an engine has itself, and uses, does not age in the pool: the blocks which follow
+// it there would be of no use to others.
+func TestPoolKeepsHeldPrefix(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newMemPool(t, 12)
+		first, b := pooled(t, p.attach(t, 1), nil)
+		ctx := enginetest.Start(t, first)
+		expectChoice(t, ctx, first, greedy(1, 41, 1), 0)
+		synctest.Wait()
+		for seed := range 10 {
+			enginetest.MustGenerate(t, ctx, first, greedy(10+seed, 17, 1))
+			expectChoice(t, ctx, first, greedy(1, 41, 1), 40)
+			synctest.Wait()
+		}
+		expectComputed(t, b, "of all", 41+10*(17+1))
+		if s := first.PoolStats(); s.Evicted == 0 {
+			t.Errorf("the test tested nothing: %+v", s)
+		}
+		second, _ := pooled(t, p.attach(t, 2), nil)
+		enginetest.Start(t, second)
+		expectChoice(t, ctx, second, greedy(1, 41, 1), 40)
+		expectIdle(t, second)
+		p.check(t)
+	})
+}
+
+// TestPoolAfterPreemption: a request which was preempted, and whose blocks were evicted meanwhile, fetches them: of its
+// prompt and of its answer.
+func TestPoolAfterPreemption(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newMemPool(t, 60)
+		e, b := exchanging(t, 8, func(c *Config) { c.Card.Blocks = 9 })
+		g := closed(e)
+		e.computer = exchangeOf{b, g}
+		if err := e.UsePool(p.attach(t, 1), testPoolID, kv.Worker{ID: 1}); err != nil {
+			t.Fatal(err)
+		}
+		ctx := enginetest.Start(t, e)
+		older, newer := greedy(1, 30, 36), greedy(2, 12, 20)
+		type ending struct {
+			got []enginetest.Choice
+			err error
+		}
+		start := func(req *engine.Request) chan ending {
+			ended := make(chan ending, 1)
+			go func() {
+				got, err := enginetest.Generate(ctx, e, req)
+				ended <- ending{got, err}
+			}()
+			synctest.Wait()
+			return ended
+		}
+		ends := []chan ending{start(older)}
+		<-g.Enter
+		ends = append(ends, start(newer))
+		for len(ends[0])+len(ends[1]) < 2 {
+			g.Leave <- struct{}{}
+			synctest.Wait()
+			select {
+			case <-g.Enter:
+			default:
+			}
+			synctest.Wait()
+		}
+		g.Open(t)
+		for i, req := range []*engine.Request{older, newer} {
+			end := <-ends[i]
+			if want := answerOf(t, req); end.err != nil || len(end.got) != 1 || !slices.Equal(want[0].Tokens, end.got[0].Tokens) {
+				t.Errorf("request %d: %v, %v, want %v", i, end.got, end.err, want)
+			}
+		}
+		if l := e.Load(); l.Preemptions == 0 {
+			t.Error("the test tested nothing: no request was preempted")
+		}
+		expectComputed(t, b, "of both", 30+35+12+19)
+		expectPool(t, e, "of both", PoolStats{Stored: 11, Fetched: 3})
+		expectIdle(t, e)
+		p.check(t)
+	})
+}
