@@ -216,8 +216,9 @@ func (x *blockExchange) openPrefiller(self disagg.Incarnation, _ string, eng blo
 	p := x.of
 	exchange := x.metadata
 	exchange.Epoch = self.Epoch
+	wait := time.Duration(p.cfg.Disagg.PrefillWait)
 	w, err := handoff.NewPrefillWorker(handoff.PrefillWorkerConfig{
-		Self: self, Exchange: exchange, Job: jobLimits(time.Duration(p.cfg.Disagg.PrefillWait)), FindOwner: x.fleet.FindOwner, Observe: o.CountPrefilled,
+		Self: self, Exchange: exchange, Job: jobLimits(wait), ReachWait: wait, FindOwner: x.fleet.FindOwner, Observe: o.CountPrefilled,
 		IsBroken: o.IsEngineBroken, Log: obs.Component(p.log, "worker"),
 	}, eng, p.planes.RPC, p.planes.Bulk)
 	if err != nil {

@@ -30,6 +30,9 @@ type PrefillWorkerConfig struct {
 	// Concurrency bounds the jobs of the queue which are worked on at once, and also those which came by calls; 0 means
 	// 2. Waiting bounds the calls which wait beyond that; 0 means 64.
 	Concurrency, Waiting int
+	// ReachWait bounds the time for which a job with computed blocks tries to reach the memory of its decode worker; 0
+	// means the lease of the transfer, which bounds it too.
+	ReachWait time.Duration
 	// FindOwner returns what a decode worker states in its registration; nil if it is not registered. It must not wait.
 	FindOwner func(kv.Worker) *disagg.Metadata
 	// Prepare, if not nil, fetches what an engine needs of a request beyond its bytes.
@@ -56,6 +59,9 @@ func (c *PrefillWorkerConfig) Validate() error {
 	errs := []error{c.Job.Validate()}
 	if c.Self.Epoch == 0 || c.FindOwner == nil {
 		errs = append(errs, fault.New(fault.Invalid, "handoff: a prefill worker needs an epoch and a way to find decode workers"))
+	}
+	if c.ReachWait < 0 {
+		errs = append(errs, fault.New(fault.Invalid, "handoff: %v to reach a decode worker: must not be negative", c.ReachWait))
 	}
 	if c.Concurrency < 0 || c.Waiting < 0 {
 		errs = append(errs, fault.New(fault.Invalid, "handoff: %d jobs at once and %d waiting calls: must not be negative", c.Concurrency, c.Waiting))

@@ -273,6 +273,7 @@ func (f *faultyCalls) Call(ctx context.Context, addr, method string, body []byte
 type faultyBulk struct {
 	xfer.Plane
 	killed <-chan struct{}
+	opening func() error       // called before a transfer is opened, if not nil: its error is the outcome
 	during func()              // in the middle of a piece, if not nil
 	deaf   bool                // nothing but the owner ends a transfer
 	after  func(error)         // gets the end of a write, if not nil
@@ -294,6 +295,11 @@ func errKilled() error { return fault.New(fault.Unavailable, "the process is kil
 func (f *faultyBulk) Open(ctx context.Context, d xfer.Descriptor) (xfer.TransferWriter, error) {
 	if f.isKilled() {
 		return nil, errKilled()
+	}
+	if f.opening != nil {
+		if err := f.opening(); err != nil {
+			return nil, err
+		}
 	}
 	if f.deaf {
 		ctx = context.WithoutCancel(ctx)
