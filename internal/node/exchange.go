@@ -178,7 +178,8 @@ func (x *blockExchange) openDecoder(self disagg.Incarnation, addr string, eng bl
 			split.ObserveHandoff(out)
 			countHandoff(o, out)
 		},
-		Log: obs.Component(p.log, "worker"),
+		ObserveStages: func(s *handoff.HandoffStages) { observeStages(o, s) },
+		Log:           obs.Component(p.log, "worker"),
 	}, eng, p.planes.Bulk, jobs)
 	if err != nil {
 		return nil, err
@@ -209,6 +210,17 @@ func countHandoff(o worker.ExchangeObserver, out *handoff.HandoffOutcome) {
 	if out.State != disagg.Aborted {
 		o.CountHandoff(out.State == disagg.Decoding, out.Label(), out.Bytes)
 	}
+}
+
+// observeStages observes the stages of a handoff for the metrics of a decode worker. What a prefill worker of an earlier
+// build does not say is none.
+func observeStages(o worker.ExchangeObserver, s *handoff.HandoffStages) {
+	if s.Send > 0 {
+		o.ObserveStage("send", s.Send)
+	}
+	o.ObserveStage("transfer", s.Transfer)
+	o.ObserveStage("import", s.Import)
+	o.ObserveStage("first_token", s.FirstToken)
 }
 
 // openPrefiller opens the exchange of a prefill worker.

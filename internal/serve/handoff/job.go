@@ -10,6 +10,7 @@ import (
 
 	"penstock/core/disagg"
 	"penstock/core/fault"
+	"penstock/core/kv"
 	"penstock/internal/bounded"
 	"penstock/internal/engine"
 	"penstock/internal/plane/rpc"
@@ -37,6 +38,7 @@ type job struct {
 	// extending and reporting say that a heartbeat to the source and to the decode worker is under way.
 	extending, reporting bool
 
+	computed  kv.Mono      // when the prompt was computed; of the goroutine which computes it
 	cached    atomic.Int64 // tokens of the prompt
 	preparing atomic.Bool  // neither the engine nor the transfer works
 	// reachUntil is when the attempts to open the transfer end, as a time of the machine; 0 while none is made.
@@ -225,6 +227,7 @@ func (j *job) computePrompt(ctx context.Context, req *engine.Request) {
 	j.preparing.Store(false)
 	if err == nil {
 		err = j.p.eng.PrefillBlocks(ctx, req, func(held engine.HeldBlocks) error {
+			j.computed = j.p.now()
 			j.post(func() { j.queue = j.machine.HandleComputed(j.queue) })
 			select {
 			case <-j.write:
@@ -280,25 +283,29 @@ func (j *job) writeBlocks(ctx context.Context, into *engine.BlockHandoff, held e
 	}
 	self := j.p.cfg.Self
 	j.cached.Store(int64(held.Cached()))
-	note := engine.AppendPrefilled(nil, &engine.Prefilled{
+	note := engine.Prefilled{
 		Attempt: j.req.Attempt, Epoch: j.req.Epoch, Computed: into.End, Cached: held.Cached(), Blocks: last - first, Bytes: uint64(total), Done: true,
 		By: self.Worker, ByEpoch: self.Epoch,
-	})
+	}
 	bulk := j.reachOwner(ctx, &d)
 	piece := make([]byte, min(max(pieceBytes/size, 1), last-first)*size)
 	if len(piece) < total {
-		return j.writePieces(ctx, bulk, d, note, held, piece, first, last)
+		return j.writePieces(ctx, bulk, d, &note, held, piece, first, last)
 	}
 	if err := held.ReadBlocks(ctx, piece, first, last); err != nil {
 		return err
 	}
-	err = xfer.Write(ctx, bulk, d, note, piece)
+	note.SendDelay = j.sendDelay()
+	err = xfer.Write(ctx, bulk, d, engine.AppendPrefilled(nil, &note), piece)
 	j.p.sent.Add(uint64(len(piece)))
 	return err
 }
 
-// writePieces writes the blocks from first to below last, as many at once as piece holds.
-func (j *job) writePieces(ctx context.Context, bulk xfer.Plane, d xfer.Descriptor, note []byte, held engine.HeldBlocks, piece []byte, first, last int) error {
+// sendDelay returns the time since the prompt was computed, in microseconds, at least 1.
+func (j *job) sendDelay() int { return int(max(j.p.now().Sub(j.computed).Microseconds(), 1)) }
+
+// writePieces writes the blocks from first to below last, as many at once as piece holds, and then the note.
+func (j *job) writePieces(ctx context.Context, bulk xfer.Plane, d xfer.Descriptor, note *engine.Prefilled, held engine.HeldBlocks, piece []byte, first, last int) error {
 	w, err := bulk.Open(ctx, d)
 	if err != nil {
 		return err
@@ -311,12 +318,15 @@ func (j *job) writePieces(ctx context.Context, bulk xfer.Plane, d xfer.Descripto
 			w.Abort(err)
 			return err
 		}
+		if note.SendDelay == 0 {
+			note.SendDelay = j.sendDelay()
+		}
 		if err := w.Write(part); err != nil {
 			return err
 		}
 		j.p.sent.Add(uint64(len(part)))
 	}
-	return w.Commit(note)
+	return w.Commit(engine.AppendPrefilled(nil, note))
 }
 
 // keepAlive tells the source and the decode worker that the work goes on, each unless it is still telling that one:

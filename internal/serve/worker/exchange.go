@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"penstock/core/disagg"
 	"penstock/core/fault"
@@ -45,6 +46,8 @@ type ExchangeObserver interface {
 	// CountHandoff counts a request of a decode worker: its prompt was computed elsewhere, and so many bytes of blocks
 	// came, or it was computed here, for a reason which is a label.
 	CountHandoff(remote bool, reason string, bytes int64)
+	// ObserveStage observes how long a stage took, which is a label, between a prefill elsewhere and the first token.
+	ObserveStage(stage string, took time.Duration)
 	// CountFailedPrefill counts an attempt of a decode worker to have a prompt computed elsewhere which was given up, for a
 	// reason which is a label.
 	CountFailedPrefill(reason string)

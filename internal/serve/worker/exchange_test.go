@@ -86,6 +86,7 @@ func (r *rig) startExchange(role engine.Role, f *fakeExchange, made *worker.Exch
 		o.CountHandoff(false, "no_memory", 0)
 		o.CountFailedPrefill("silent")
 		o.CountFailedPrefill("silent")
+		o.ObserveStage("import", 3*time.Second)
 		o.CountPrefilled(10, 50)
 		o.SetPrefillers(2, 3, 4)
 		return made, nil
@@ -134,6 +135,9 @@ func TestDecodeExchange(t *testing.T) {
 			`prefill_workers{worker="7"}`:                          "2",
 			`prefill_queue_depth{worker="7"}`:                      "3",
 			`prefill_dead_jobs{worker="7"}`:                        "4",
+
+			`prefill_stage_seconds_sum{stage="import",worker="7"}`:   "3",
+			`prefill_stage_seconds_count{stage="import",worker="7"}`: "1",
 		} {
 			if got := r.metric(series); got != want {
 				t.Errorf("%s is %q, want %s", series, got, want)
