@@ -337,7 +337,14 @@ func TestNamedWorkerIsDead(t *testing.T) {
 		for range DefaultConcurrency {
 			r.prefills[0].slots <- struct{}{} // it answers no call
 		}
-		if o := serve(10); isRemote(o) || o.Reason != disagg.QueueSlow || o.Took < testHandoff.QueueWait {
+		first := newRequest(0, 400, 5)
+		first.Prefill.Pin = 10
+		done := r.start(r.ctx, first)
+		synctest.Wait()
+		if jobs, tokens := r.prefills[0].WaitingLoad(); jobs != 1 || tokens != 384 {
+			t.Errorf("%d jobs with %d tokens wait at the worker", jobs, tokens)
+		}
+		if o := r.expect(first, done); isRemote(o) || o.Reason != disagg.QueueSlow || o.Took < testHandoff.QueueWait {
 			t.Errorf("the first request: %+v", o)
 		}
 		for range 3 {

@@ -76,8 +76,9 @@ type PrefillWorkerStats struct {
 	Jobs, Written, Unwanted, Failed, Malformed uint64
 	// Blocks and Bytes were written for complete jobs.
 	Blocks, Bytes uint64
-	// Running jobs are worked on, and Waiting calls wait for that.
-	Running, Waiting int
+	// Running jobs are worked on, and Waiting calls wait for that. WaitingTokens are the tokens of their prompts, as far as
+	// another worker is to compute them.
+	Running, Waiting, WaitingTokens int
 }
 
 // PrefillWorker does the jobs of a prefill worker. It is safe for concurrent use.
@@ -124,6 +125,12 @@ func (p *PrefillWorker) Stats() PrefillWorkerStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.mu.stats
+}
+
+// WaitingLoad returns how many calls wait, and the tokens of their prompts: neither the engine nor the queue knows them.
+func (p *PrefillWorker) WaitingLoad() (jobs, tokens int) {
+	s := p.Stats()
+	return s.Waiting, s.WaitingTokens
 }
 
 func (p *PrefillWorker) updateStats(change func(*PrefillWorkerStats)) {
@@ -275,7 +282,7 @@ func (p *PrefillWorker) ServePrefill(ctx context.Context, body []byte) error {
 		return errLeft()
 	}
 	defer p.called.Done()
-	if err := p.acquireSlot(ctx); err != nil {
+	if err := p.acquireSlot(ctx, req.Into.End); err != nil {
 		return err
 	}
 	defer func() { <-p.slots }()
@@ -294,12 +301,12 @@ func (p *PrefillWorker) enterCall() bool {
 	return !p.mu.isOver
 }
 
-// acquireSlot waits until another job of a call may run.
-func (p *PrefillWorker) acquireSlot(ctx context.Context) error {
-	if err := p.startWaiting(); err != nil {
+// acquireSlot waits until another job of a call, for so many tokens, may run.
+func (p *PrefillWorker) acquireSlot(ctx context.Context, tokens int) error {
+	if err := p.startWaiting(tokens); err != nil {
 		return err
 	}
-	defer p.updateStats(func(s *PrefillWorkerStats) { s.Waiting-- })
+	defer p.updateStats(func(s *PrefillWorkerStats) { s.Waiting--; s.WaitingTokens -= tokens })
 	select {
 	case <-p.left:
 		return errLeft()
@@ -316,14 +323,15 @@ func (p *PrefillWorker) acquireSlot(ctx context.Context) error {
 	return errLeft()
 }
 
-// startWaiting counts a waiting call, if it may wait.
-func (p *PrefillWorker) startWaiting() error {
+// startWaiting counts a waiting call for so many tokens, if it may wait.
+func (p *PrefillWorker) startWaiting(tokens int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if n := p.mu.stats.Waiting; n >= p.cfg.Waiting {
 		return fault.New(fault.Overloaded, "%d jobs wait for this prefill worker", n)
 	}
 	p.mu.stats.Waiting++
+	p.mu.stats.WaitingTokens += tokens
 	return nil
 }
 

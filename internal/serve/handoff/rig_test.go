@@ -701,7 +701,7 @@ func (r *rig) listLeft() (left []string) {
 		default:
 		}
 		s := p.Stats()
-		if s.Running+s.Waiting != 0 {
+		if s.Running+s.Waiting+s.WaitingTokens != 0 {
 			add("of the jobs are left: %+v", s)
 		}
 		if l := p.eng.Load(); l.Running+l.Waiting+l.UsedBlocks != 0 {

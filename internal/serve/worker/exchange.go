@@ -24,6 +24,8 @@ type BlockDecoder interface {
 type BlockPrefiller interface {
 	// ServePrefill answers the method prefill.
 	ServePrefill(ctx context.Context, body []byte) error
+	// WaitingLoad returns how many jobs wait which came by calls, and the tokens of their prompts. It must not wait.
+	WaitingLoad() (jobs, tokens int)
 	// Drain makes it take no more jobs. AwaitIdle waits until it has none, or ctx ends.
 	Drain()
 	AwaitIdle(ctx context.Context)

@@ -60,6 +60,8 @@ func (f *fakeExchange) ServePrefill(_ context.Context, body []byte) error {
 	return nil
 }
 
+func (f *fakeExchange) WaitingLoad() (jobs, tokens int) { return 2, 700 }
+
 func (f *fakeExchange) Drain()                    { close(f.drained) }
 func (f *fakeExchange) AwaitIdle(context.Context) { f.jobs.Wait() }
 
@@ -194,6 +196,9 @@ func TestPrefillExchange(t *testing.T) {
 		}
 		if _, err := r.generate(t.Context(), r.addr(), request(4)); fault.CodeOf(err) != fault.Unimplemented {
 			t.Errorf("generate: %v", err)
+		}
+		if l := r.ping().Load; l.Waiting != 2 || l.PrefillTokens != 700 {
+			t.Errorf("beside two jobs which wait the load is %+v", l)
 		}
 		addr, ended := r.addr(), make(chan error, 1)
 		go func() {
