@@ -49,7 +49,7 @@ type Candidates struct {
 	Workers []PrefillCandidate
 	// Transfer is how long blocks come from each Distance.
 	Transfer [distances]TransferTime
-	// Pinned says that the request names its prefill worker: Workers has that one, or is empty if it is not known.
+	// Pinned says that the request names its prefill worker: Workers has that one alone, or is empty if it is not known.
 	Pinned bool
 }
 
@@ -78,6 +78,7 @@ func (among *Candidates) farthest() *TransferTime {
 // least to compute. A job is not addressed to the only worker there is, unless the request names it.
 func DecideAmong(c *SplitConfig, in *SplitInputs, among *Candidates, local, remote *rates.WorkerRates) Decision {
 	in.PrefillWorkers = len(among.Workers)
+	in.NamedUnknown = among.Pinned && in.PrefillWorkers == 0
 	far := among.farthest()
 	in.TransferFixedMs, in.TransferTokenMs = far.FixedMs, far.TokenMs
 	isOnly := in.PrefillWorkers == 1

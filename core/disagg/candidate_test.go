@@ -97,7 +97,8 @@ func TestPinned(t *testing.T) {
 		why     SplitReason
 	}{
 		{AlwaysRemote, []PrefillCandidate{candidate(2, 0, 9000)}, 2, PolicyIsAlways},
-		{AlwaysRemote, nil, 0, NoPrefillWorkers},
+		{AlwaysRemote, nil, 0, NamedIsUnknown},
+		{NeverRemote, nil, 0, PolicyIsNever},
 		{NeverRemote, []PrefillCandidate{candidate(2, 0, 0)}, 0, PolicyIsNever},
 		{ByCost, []PrefillCandidate{candidate(2, 0, 0)}, 0, CheaperLocal},
 		{ByCost, []PrefillCandidate{candidate(2, 3900, 0)}, 2, CheaperRemote},

@@ -113,6 +113,10 @@ type SplitInputs struct {
 	FailureMs    float64 `json:"failure_ms,omitempty"`
 	FailureShare float64 `json:"failure_share,omitempty"`
 	RetryDue     bool    `json:"retry_due,omitempty"`
+	// NamedUnknown says that the request names a prefill worker which is not known, and NamedFailed that the one which it
+	// names has failed such requests, and is not tried again yet.
+	NamedUnknown bool `json:"named_unknown,omitempty"`
+	NamedFailed  bool `json:"named_failed,omitempty"`
 	// NoRoom says that the decode worker has no memory in which the blocks could arrive, and TooLarge that they are larger
 	// than all of that memory.
 	NoRoom   bool `json:"no_room,omitempty"`
@@ -196,6 +200,10 @@ const (
 	LongPrefill
 	CheaperLocal
 	CheaperRemote
+	// NamedIsUnknown and NamedHasFailed are local prefill since the worker which the request names cannot be asked. They are
+	// tried after PolicyIsNever.
+	NamedIsUnknown
+	NamedHasFailed
 	// RemoteRetry is remote prefill which costs less if its attempts do not fail any more.
 	RemoteRetry
 
@@ -211,6 +219,7 @@ func (r SplitReason) String() string {
 		"the policy is never", "there are no prefill workers", "all blocks which could move are held",
 		"larger than the landing memory", "no memory is free for blocks which arrive", "the policy is always", "the prefill is short", "the queue is full",
 		"the prefill is long", "local prefill costs no more", "remote prefill costs less",
+		"the named prefill worker is not known", "the named prefill worker has failed",
 		"remote prefill is tried again",
 	}[r]
 }
@@ -274,6 +283,10 @@ func (d *Decision) applyRules(c *SplitConfig, held bool) (remote bool, why Split
 	switch {
 	case c.Policy == NeverRemote:
 		return false, PolicyIsNever
+	case in.NamedUnknown:
+		return false, NamedIsUnknown
+	case in.NamedFailed:
+		return false, NamedHasFailed
 	case in.PrefillWorkers < 1:
 		return false, NoPrefillWorkers
 	case held:

@@ -150,6 +150,69 @@ func TestLongRetry(t *testing.T) {
 	f.expect("when it cannot last any more", RemoteRetry)
 }
 
+// TestNamedFailures: a worker which failed a request that names it gets no such request until 16 times the lost time has
+// passed, two minutes at most; then one at a time, until one succeeds. The policy makes no difference, and other workers
+// and other requests have nothing to do with it.
+func TestNamedFailures(t *testing.T) {
+	f := newFailureRig(t)
+	f.pinned = true
+	const lost = 3 * time.Second
+	f.end(f.expect("at first", CheaperRemote), Local, 0, lost)
+	f.expect("after a failure", NamedHasFailed)
+	always, in := SplitConfig{Policy: AlwaysRemote}, f.in
+	if d := f.r.Decide(f.now, &always, &in, &Candidates{Workers: []PrefillCandidate{{Worker: workerA}}, Pinned: true}); d.Remote || d.Reason != NamedHasFailed {
+		t.Errorf("of policy always: %+v", d)
+	}
+	if d := f.r.Decide(f.now, &always, &in, &Candidates{Workers: []PrefillCandidate{{Worker: workerB}}, Pinned: true}); !d.Remote || d.To != workerB {
+		t.Errorf("of another worker: %+v", d)
+	}
+	if d := f.r.Decide(f.now, &always, &in, &Candidates{Workers: []PrefillCandidate{{Worker: workerA}}}); !d.Remote {
+		t.Errorf("of a request which names none: %+v", d)
+	}
+	f.now = f.now.Add(16*lost - 1)
+	f.expect("just before the retry", NamedHasFailed)
+	f.now++
+	retry := f.expect("a retry", CheaperRemote)
+	f.expect("beside the retry", NamedHasFailed)
+	f.end(retry, Aborted, 0, 0)
+	retry = f.expect("after a retry which was cancelled", CheaperRemote)
+	f.end(retry, Local, 0, time.Hour)
+	f.now = f.now.Add(2*time.Minute - 1)
+	f.expect("just before the next retry", NamedHasFailed)
+	f.now++
+	f.end(f.expect("the next retry", CheaperRemote), Decoding, 0, 0)
+	for range 3 {
+		f.expect("after a success", CheaperRemote)
+	}
+	// A retry whose end is not reported does not hold others back for ever.
+	f.end(f.decide(), Local, 0, lost)
+	f.now = f.now.Add(16 * lost)
+	f.expect("a retry without an end", CheaperRemote)
+	f.now = f.now.Add(f.r.retryWait - 1)
+	f.expect("while it may last", NamedHasFailed)
+	f.now++
+	f.expect("when it cannot last any more", CheaperRemote)
+}
+
+// TestNamedFailuresAreBounded: so many workers are remembered, and no more while they are held back.
+func TestNamedFailuresAreBounded(t *testing.T) {
+	f := newFailureRig(t)
+	fail := func(first, n int) {
+		for i := range n {
+			f.end(Decision{Pinned: true, To: Incarnation{Worker: kv.Worker{ID: kv.WorkerID(first + i)}, Epoch: 1}}, Local, 0, time.Minute)
+		}
+	}
+	fail(100, maxNamedFailures+50)
+	if n := len(f.r.named.retryAt); n != maxNamedFailures {
+		t.Errorf("%d workers are remembered", n)
+	}
+	f.now = f.now.Add(2*maxPause + 1)
+	fail(1000, 1)
+	if n := len(f.r.named.retryAt); n != 1 {
+		t.Errorf("%d workers are remembered when the first ones could have been tried again for long", n)
+	}
+}
+
 // TestPinnedFailures: what happens to handoffs whose worker the request names says nothing of others, and what happens to
 // others nothing of them. So they are no retries.
 func TestPinnedFailures(t *testing.T) {
@@ -157,6 +220,7 @@ func TestPinnedFailures(t *testing.T) {
 	f.pinned = true
 	for range 30 {
 		f.end(f.expect("when pinned handoffs fail", CheaperRemote), Local, 0, 10*time.Second)
+		f.now = f.now.Add(2 * time.Minute)
 	}
 	f.pinned = false
 	if d := f.expect("after pinned handoffs which failed", CheaperRemote); d.RemoteCost.Failures != 0 {

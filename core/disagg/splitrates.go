@@ -23,6 +23,7 @@ type SplitRates struct {
 	// in spite of both, from retryAt on.
 	lost, failed float64
 	retryAt      kv.Mono
+	named        namedFailures
 	retryWait    time.Duration // a retry whose end is not reported blocks others so long
 }
 
@@ -52,6 +53,7 @@ func NewSplitRates(cfg rates.Config, handoffs HandoffConfig, tokenBytes int) (*S
 		return nil, err
 	}
 	r := &SplitRates{learner: l, retryWait: max(maxPause, handoffs.LocalWait+handoffs.Budget)}
+	r.named.retryAt = make(map[Incarnation]kv.Mono)
 	r.local, r.remote = l.WorkerOf(kv.Worker{ID: 1}), l.WorkerOf(kv.Worker{ID: 2})
 	far := TransferTime{transferFixedMs, float64(tokenBytes) / transferBytesMs}
 	r.transfers[OtherHost].believed = far
@@ -98,12 +100,14 @@ const (
 // RecordHandoff records that a handoff of which d decided has ended, and its [Handoff.Lost]: the time which its failed
 // attempts took, 0 if none failed. One whose blocks did not arrive, and of which no attempt failed, says nothing of
 // prefill workers. One which was cancelled does not say where its prompt would have been computed.
-// One whose worker the request named says nothing of the worker which another one would get.
+// One whose worker the request named says nothing of the worker which another one would get: it says whether the next
+// requests which name that worker wait for it.
 func (r *SplitRates) RecordHandoff(now kv.Mono, d *Decision, end HandoffState, lost time.Duration) {
+	lost = min(max(lost, 0), maxTime)
 	if d.Pinned {
+		r.named.recordEnd(now, d.To, end, lost)
 		return
 	}
-	lost = min(max(lost, 0), maxTime)
 	if end == Decoding || lost > 0 {
 		r.lost += float64(lossShare * (float64(lost)/float64(time.Millisecond) - r.lost))
 	}
@@ -122,11 +126,13 @@ func (r *SplitRates) RecordHandoff(now kv.Mono, d *Decision, end HandoffState, l
 }
 
 // Decide decides as [DecideAmong] does, with what is learned. It sets the times of transfers in among, and what is known
-// of failures in in: nothing, if the request names its prefill worker. RecordHandoff follows each decision for remote
+// of failures in in: if the request names its prefill worker, of such requests alone. RecordHandoff follows each decision for remote
 // prefill.
 func (r *SplitRates) Decide(now kv.Mono, c *SplitConfig, in *SplitInputs, among *Candidates) Decision {
-	in.FailureMs, in.FailureShare, in.RetryDue = 0, 0, false
-	if !among.Pinned {
+	in.FailureMs, in.FailureShare, in.RetryDue, in.NamedFailed = 0, 0, false, false
+	if among.Pinned {
+		in.NamedFailed = len(among.Workers) > 0 && r.named.holdsBack(now, among.Workers[0].Worker)
+	} else {
 		in.FailureMs, in.FailureShare, in.RetryDue = r.lost, r.failed, now >= r.retryAt
 	}
 	for i := range r.transfers {
@@ -135,8 +141,11 @@ func (r *SplitRates) Decide(now kv.Mono, c *SplitConfig, in *SplitInputs, among 
 		among.Transfer[i] = TransferTime{float64(scale * t.believed.FixedMs), float64(scale * t.believed.TokenMs)}
 	}
 	d := DecideAmong(c, in, among, r.local, r.remote)
-	if d.Reason == RemoteRetry {
+	switch {
+	case d.Reason == RemoteRetry:
 		r.retryAt = now.Add(r.retryWait)
+	case d.Pinned:
+		r.named.startRetry(now, d.To, r.retryWait)
 	}
 	return d
 }

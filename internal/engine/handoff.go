@@ -213,6 +213,9 @@ type Prefilled struct {
 	// neither.
 	Claim  uint64
 	Handle []byte
+	// SendDelay is the time from the end of the prefill until the first bytes were ready to be sent, in microseconds; in the
+	// note only. It is 0 in the notes of earlier builds.
+	SendDelay int
 }
 
 // Ref returns the attempt which the progress belongs to.

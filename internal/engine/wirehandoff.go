@@ -225,6 +225,7 @@ func (p *Prefilled) codeFields(c *wireCodec) {
 	codeUint8(c, 12, &p.GaveUp)
 	c.codeFixed(13, &p.Claim)
 	c.codeBytesUpTo(14, &p.Handle, MaxHandle)
+	c.codeInt(15, &p.SendDelay)
 }
 
 // AppendPullRequest appends the encoding of r to dst.

@@ -89,6 +89,7 @@ func legMessages() map[string]message {
 	}
 	progress := changed(fullPrefilled(), giveUp)
 	claimed := changed(fullPrefilled(), func(p *Prefilled) { giveUp(p); p.Claim, p.Handle = 1<<63+5, []byte{1} })
+	timed := changed(fullPrefilled(), func(p *Prefilled) { p.Epoch, p.SendDelay = 3, 1500 })
 	pulled := changed(fullPulled(), func(p *Pulled) { p.Claim = 1<<63 + 5 })
 	ordered := changed(fullPrefill(), func(r *PrefillRequest) { r.Into.Layout.Order = "k-v" })
 	handedOff := &Encoded{Attempt: 1, Object: 2, Cached: true, Load: 1, Handoff: []byte(`{"ab":{"item_indices":[0]}}`)}
@@ -140,6 +141,10 @@ func legMessages() map[string]message {
 		"progress-claim": {
 			claimed, func(b []byte) (any, error) { got := new(Prefilled); return got, DecodePrefilled(b, got) },
 			func() []byte { return AppendPrefilled(nil, claimed) },
+		},
+		"prefilled-delay": {
+			timed, func(b []byte) (any, error) { got := new(Prefilled); return got, DecodePrefilled(b, got) },
+			func() []byte { return AppendPrefilled(nil, timed) },
 		},
 		"pull": {
 			fullPull(), func(b []byte) (any, error) { got := new(PullRequest); return got, DecodePullRequest(b, got) },

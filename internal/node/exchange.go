@@ -178,7 +178,8 @@ func (x *blockExchange) openDecoder(self disagg.Incarnation, addr string, eng bl
 			split.ObserveHandoff(out)
 			countHandoff(o, out)
 		},
-		Log: obs.Component(p.log, "worker"),
+		ObserveStages: func(s *handoff.HandoffStages) { observeStages(o, s) },
+		Log:           obs.Component(p.log, "worker"),
 	}, eng, p.planes.Bulk, jobs)
 	if err != nil {
 		return nil, err
@@ -211,13 +212,25 @@ func countHandoff(o worker.ExchangeObserver, out *handoff.HandoffOutcome) {
 	}
 }
 
+// observeStages observes the stages of a handoff for the metrics of a decode worker. What a prefill worker of an earlier
+// build does not say is none.
+func observeStages(o worker.ExchangeObserver, s *handoff.HandoffStages) {
+	if s.Send > 0 {
+		o.ObserveStage("send", s.Send)
+	}
+	o.ObserveStage("transfer", s.Transfer)
+	o.ObserveStage("import", s.Import)
+	o.ObserveStage("first_token", s.FirstToken)
+}
+
 // openPrefiller opens the exchange of a prefill worker.
 func (x *blockExchange) openPrefiller(self disagg.Incarnation, _ string, eng blockEngine, o worker.ExchangeObserver) (*worker.Exchange, error) {
 	p := x.of
 	exchange := x.metadata
 	exchange.Epoch = self.Epoch
+	wait := time.Duration(p.cfg.Disagg.PrefillWait)
 	w, err := handoff.NewPrefillWorker(handoff.PrefillWorkerConfig{
-		Self: self, Exchange: exchange, Job: jobLimits(time.Duration(p.cfg.Disagg.PrefillWait)), FindOwner: x.fleet.FindOwner, Observe: o.CountPrefilled,
+		Self: self, Exchange: exchange, Job: jobLimits(wait), ReachWait: wait, FindOwner: x.fleet.FindOwner, Observe: o.CountPrefilled,
 		IsBroken: o.IsEngineBroken, Log: obs.Component(p.log, "worker"),
 	}, eng, p.planes.RPC, p.planes.Bulk)
 	if err != nil {

@@ -10,23 +10,81 @@
 #                                               and targets are slower by the factor of $SPEED (0.25), so that one quiet
 #                                               machine keeps up; $SPLITS (2 4) are the numbers of prefill workers,
 #                                               $WORKS (all) the names of the work. About 40 s for each row.
+#   tools/bench/disagg.sh -stages [REQUESTS]    the milliseconds between the end of a prefill and the first token of its
+#                                               decode worker, by stage: the means of 20 prompts of $TOKENS (8000), one
+#                                               at a time, of the built-in model. Once its blocks go through the memory
+#                                               of one process, once through shared memory between two. Two quiet cores
+#                                               take a few minutes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bench=""
-if [ "${1:-}" = -bench ]; then
-  bench=yes
-  shift
-fi
+stages=""
+case "${1:-}" in
+-bench) bench=yes && shift ;;
+-stages) stages=yes && shift ;;
+esac
 requests="${1:-$([ -n "$bench" ] && echo 300 || echo 2000)}"
 speed="$([ -n "$bench" ] && echo "${SPEED:-0.25}" || echo 1)"
 tmp="$(mktemp -d)"
 server=""
 stop_server() {
-  [ -z "$server" ] || { kill "$server" && wait "$server" || true; } 2>/dev/null
+  # shellcheck disable=SC2086 # it may be several
+  [ -z "$server" ] || { kill $server && wait $server || true; } 2>/dev/null
   server=""
 }
 trap 'stop_server; rm -rf "$tmp"' EXIT
 go build -o "$tmp/penstock" ./cmd/penstock
+
+# start NAME FLAG... starts a process with an HTTP address of its own, and waits until it says it: then it is in $url.
+start() {
+  local name="$1" pid
+  shift
+  "$tmp/penstock" "$@" --http-addr 127.0.0.1:0 --json >"$tmp/$name.json" 2>"$tmp/$name.log" &
+  pid=$!
+  server="$server $pid"
+  until url="$(jq -re 'select(.url) | .url' "$tmp/$name.json" 2>/dev/null | head -n 1)" && [ -n "$url" ]; do
+    kill -0 "$pid" 2>/dev/null || { cat "$tmp/$name.log" >&2; exit 1; }
+    sleep 0.1 # between two looks at what the process has printed
+  done
+}
+
+# print_stages FRONTEND DECODER sends prompts to a frontend, and prints the stages by the metrics of a decode worker.
+print_stages() {
+  "$tmp/penstock" bench --url "$1" --generate "random:input=${TOKENS:-8000},output=2" --concurrency 1 --requests "${requests:-20}" --json \
+    >"$tmp/result" 2>"$tmp/bench.log" || { cat "$tmp/bench.log" >&2; exit 1; }
+  curl -sf "$2/metrics" | awk '
+    /^penstock_prefill_stage_seconds_(sum|count)/ { match($1, /stage="[a-z_]+"/); stage = substr($1, RSTART + 7, RLENGTH - 8) }
+    /^penstock_prefill_stage_seconds_sum/ { sum[stage] += $2 }
+    /^penstock_prefill_stage_seconds_count/ { count[stage] += $2 }
+    /^penstock_prefill_bytes_total.*received/ { bytes += $2 }
+    /^penstock_xfer_transfers_total.*"ok".*side="owner"/ && $2 > 0 {
+      match($1, /transport="[a-z]+"/); by = by (by ? "," : "") substr($1, RSTART + 11, RLENGTH - 12)
+    }
+    END {
+      n = split("send transfer import first_token", stages, " ")
+      if (!count["transfer"]) { print "no prompt was computed elsewhere" >"/dev/stderr"; exit 1 }
+      for (i = 1; i <= n; i++) { ms = count[stages[i]] ? 1000 * sum[stages[i]] / count[stages[i]] : 0; all += ms; row = row sprintf("%.2f\t", ms) }
+      printf "%s\t%d\t%.1f\t%s%.2f\n", by, count["transfer"], bytes / count["transfer"] / 1048576, row, all
+    }' >>"$tmp/stages"
+}
+
+if [ -n "$stages" ]; then
+  requests="${1:-20}"
+  printf 'TRANSPORT\tPROMPTS\tMiB\tSEND ms\tTRANSFER ms\tIMPORT ms\tFIRST TOKEN ms\tALL ms\n' >"$tmp/stages"
+  slow=(--disagg-policy always --prefill-wait 5m) # a busy machine computes a prompt for longer than a minute
+  start up up --workers 1 --prefill-workers 1 "${slow[@]}"
+  print_stages "$url" "$url"
+  stop_server
+  mkdir "$tmp/fleet"
+  fleet=(--discovery file --discovery-dir "$tmp/fleet" --event-plane zmq --event-addr 127.0.0.1:0 --rpc-addr 127.0.0.1:0)
+  start prefill worker --role prefill --prefill-wait 5m "${fleet[@]}"
+  start decode worker --role decode "${slow[@]}" "${fleet[@]}"
+  decoder="$url"
+  start frontend frontend "${fleet[@]}"
+  print_stages "$url" "$decoder"
+  column -t -s "$(printf '\t')" "$tmp/stages"
+  exit
+fi
 
 # The work which changes: a trace whose lengths vary by half, with blocks of 512 tokens which no two prompts share.
 awk -v n="$requests" 'BEGIN {

@@ -230,7 +230,7 @@ func TestSplitterChooses(t *testing.T) {
 			t.Errorf("%s: %+v", tt.name, d)
 		}
 	}
-	if d := s.Decide(disagg.SplitSettings{}, in, &engine.PrefillHint{Pin: 9}); d.Remote || d.Reason != disagg.NoPrefillWorkers {
+	if d := s.Decide(disagg.SplitSettings{}, in, &engine.PrefillHint{Pin: 9}); d.Remote || d.Reason != disagg.NamedIsUnknown {
 		t.Errorf("an unknown one is named: %+v", d)
 	}
 	// The queue is full. A job for a worker which is named does not wait there.
@@ -308,4 +308,65 @@ func TestFailureLabels(t *testing.T) {
 	if got, want := o.FailureLabels(), []string{"silent", "queue_too_slow", "blocks_reclaimed"}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
+}
+
+// TestNamedWorkerIsDead: a worker which a request names and which does not begin its job costs the wait of one request, not
+// of each. The next ones are computed by the decode worker at once, with their reason, until it is tried again.
+func TestNamedWorkerIsDead(t *testing.T) {
+	eachWay(t, "named", func(t *testing.T, q bus.Queue) {
+		var r *rig
+		r = newRig(t, rigConfig{blocks: []int{16, 64, 64}, queue: q, change: func(c *DecodeWorkerConfig) {
+			s, err := NewSplitter(disagg.SplitConfig{Policy: disagg.AlwaysRemote, DecodeWeight: 1}, c.Handoff, func() []PrefillPeer { return r.peers() }, tokenBytes, func() int { return 0 })
+			if err != nil {
+				t.Fatal(err)
+			}
+			observe := c.Observe
+			c.Decide, c.Observe = s.Decide, func(o *HandoffOutcome) {
+				s.ObserveHandoff(o)
+				observe(o)
+			}
+		}})
+		seed := 0
+		serve := func(pin kv.WorkerID) *HandoffOutcome {
+			t.Helper()
+			seed++
+			req := newRequest(seed, 400, 5)
+			req.Prefill.Pin = pin
+			return r.expect(req, r.start(r.ctx, req))
+		}
+		for range DefaultConcurrency {
+			r.prefills[0].slots <- struct{}{} // it answers no call
+		}
+		first := newRequest(0, 400, 5)
+		first.Prefill.Pin = 10
+		done := r.start(r.ctx, first)
+		synctest.Wait()
+		if jobs, tokens := r.prefills[0].WaitingLoad(); jobs != 1 || tokens != 384 {
+			t.Errorf("%d jobs with %d tokens wait at the worker", jobs, tokens)
+		}
+		if o := r.expect(first, done); isRemote(o) || o.Reason != disagg.QueueSlow || o.Took < testHandoff.QueueWait {
+			t.Errorf("the first request: %+v", o)
+		}
+		for range 3 {
+			if o := serve(10); isRemote(o) || o.Jobs != 0 || o.Label() != "the_named_prefill_worker_has_failed" {
+				t.Errorf("a further request: %q, %+v", o.Label(), o)
+			}
+		}
+		if o := serve(11); !isRemote(o) || o.By != r.prefills[1].self {
+			t.Errorf("a request which names another worker: %+v", o)
+		}
+		if o := serve(99); isRemote(o) || o.Jobs != 0 || o.Label() != "the_named_prefill_worker_is_not_known" {
+			t.Errorf("a request which names no worker that there is: %q, %+v", o.Label(), o)
+		}
+		for range DefaultConcurrency {
+			<-r.prefills[0].slots
+		}
+		time.Sleep(2 * time.Minute) // virtual time (synctest): it is tried again
+		for range 2 {
+			if o := serve(10); !isRemote(o) || o.By != r.prefills[0].self {
+				t.Errorf("when it answers again: %+v", o)
+			}
+		}
+		r.expectIdle()
+	})
 }

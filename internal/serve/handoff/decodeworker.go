@@ -52,7 +52,10 @@ type DecodeWorkerConfig struct {
 	ObserveLocal func(tokens int, took time.Duration)
 	// Observe, if not nil, gets the outcome of each handoff, before the request decodes. It must not wait.
 	Observe func(*HandoffOutcome)
-	Log     *slog.Logger
+	// ObserveStages, if not nil, gets the stages of each handoff whose blocks came and whose answer began, at the end of its
+	// request. It must not wait.
+	ObserveStages func(*HandoffStages)
+	Log           *slog.Logger
 }
 
 // minLandingBytes and landingPart are the meaning of 0 for DecodeWorkerConfig.LandingBytes: at least so many bytes, and a
@@ -96,6 +99,20 @@ type HandoffOutcome struct {
 	RemoteCached      int
 	Prefill, Transfer time.Duration
 }
+
+// HandoffStages is how long each stage took from the end of a prefill elsewhere to the first token of the answer.
+type HandoffStages struct {
+	// Send is the time until the first bytes were ready to be sent, as the prefill worker measured it: the wait for a
+	// connection and a copy from its cache. It is 0 for prefill workers of earlier builds.
+	Send time.Duration
+	// Transfer is the time from the first bytes to the last one, verified; the prefill worker copies the rest from its cache
+	// meanwhile. Import is the copy into the cache of the decode worker, and FirstToken what follows: its wait for a step,
+	// and that step, which computes at most a block of the prompt.
+	Transfer, Import, FirstToken time.Duration
+}
+
+// Sum returns the time of all stages.
+func (s *HandoffStages) Sum() time.Duration { return s.Send + s.Transfer + s.Import + s.FirstToken }
 
 // DecodeWorkerStats counts what a DecodeWorker has done, and what it holds now.
 type DecodeWorkerStats struct {
@@ -221,6 +238,7 @@ func (d *DecodeWorker) Serve(ctx context.Context, req *engine.Request, sink func
 		return x.sendDelta(delta, sink)
 	})
 	err = serve()
+	x.observeStages()
 	return x.outcome.End, err
 }
 

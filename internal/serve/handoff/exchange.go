@@ -50,12 +50,16 @@ type exchange struct {
 	outcome  HandoffOutcome
 	queued   bool // counted in DecodeWorkerStats.Queued
 	claimed  kv.Mono
+	arrived  kv.Mono         // when all blocks had come
+	imported kv.Mono         // when they were in the cache
+	sent     time.Duration   // HandoffStages.Send
 	follow   followedRequest // locked by the DecodeWorker
 
 	// report is what the first delta with tokens says about the prompt; nil without a decision. It is replaced, never
 	// changed: the engine's goroutine reads it. reported is that goroutine's.
 	report   atomic.Pointer[engine.SplitReport]
 	reported bool
+	answered atomic.Int64 // when the answer began, as a time of the DecodeWorker; 0 before
 }
 
 // pull is a call of the method pull.
@@ -296,8 +300,22 @@ func (x *exchange) changeReport(change func(*engine.SplitReport)) {
 	}
 }
 
+// observeStages reports the stages of a handoff whose blocks came. Nothing changes them any more.
+func (x *exchange) observeStages() {
+	began := kv.Mono(x.answered.Load())
+	if x.d.cfg.ObserveStages == nil || x.outcome.State != disagg.Decoding || began == 0 {
+		return
+	}
+	x.d.cfg.ObserveStages(&HandoffStages{
+		Send: x.sent, Transfer: x.outcome.Transfer, Import: x.imported.Sub(x.arrived), FirstToken: max(began.Sub(x.imported), 0),
+	})
+}
+
 // sendDelta passes a delta of the engine to sink, the first one which has tokens or an end with the report.
 func (x *exchange) sendDelta(delta *engine.Delta, sink func(*engine.Delta) error) error {
+	if len(delta.Tokens) > 0 {
+		x.answered.CompareAndSwap(0, int64(x.d.now()))
+	}
 	if !x.reported && (len(delta.Tokens) > 0 || delta.Finish != engine.NotFinished) {
 		x.reported, delta.Split = true, x.report.Load()
 		defer func() { delta.Split = nil }() // engines use a delta again
@@ -514,7 +532,9 @@ func (x *exchange) finishTransfer(ctx context.Context, t *landing, receipt xfer.
 	x.transfer = nil
 	if err == nil {
 		x.changeReport(func(r *engine.SplitReport) { r.By = t.by }) // before the engine goes on
+		x.arrived = x.d.now()
 		err = x.importBlocks(ctx, t, receipt.Note)
+		x.imported = x.d.now()
 	}
 	if err == nil {
 		x.outcome.Bytes, x.outcome.Transfer = receipt.Bytes, receipt.Took
@@ -530,6 +550,9 @@ func (x *exchange) finishTransfer(ctx context.Context, t *landing, receipt xfer.
 	x.queue = x.machine.HandleTransferFailed(x.d.now(), t.ref, x.queue)
 }
 
+// maxSendDelay bounds what a note says of the time before its transfer, in microseconds.
+const maxSendDelay = int(time.Hour / time.Microsecond)
+
 // importBlocks gives the engine the blocks which have arrived, with a note.
 func (x *exchange) importBlocks(ctx context.Context, t *landing, note []byte) error {
 	var done engine.Prefilled
@@ -540,6 +563,7 @@ func (x *exchange) importBlocks(ctx context.Context, t *landing, note []byte) er
 		return refusal(disagg.Stale)
 	}
 	x.outcome.By, x.outcome.RemoteCached = done.Prefiller(), max(done.Cached, 0)
+	x.sent = time.Duration(min(max(done.SendDelay, 0), maxSendDelay)) * time.Microsecond
 	return x.imp.ImportBlocks(ctx, &t.data, x.outcome.RemoteCached)
 }
 

@@ -617,6 +617,67 @@ func TestLongPrefill(t *testing.T) {
 	})
 }
 
+// TestUnreachableMemory: a worker with computed blocks which does not reach the memory of the decode worker tries again, and
+// says meanwhile that its work goes on, also if one attempt takes longer than Silence. No block is computed or sent twice.
+func TestUnreachableMemory(t *testing.T) {
+	unreachable := fault.New(fault.Unavailable, "the handshake takes too long")
+	for name, tt := range map[string]struct {
+		tokens, failures int           // attempts which fail
+		each             time.Duration // which each of them takes
+	}{
+		"large, refused":      {large, 4, 0},
+		"large, without word": {large, 1, testHandoff.Silence + 500*time.Millisecond},
+		"small, without word": {400, 1, testHandoff.Silence + 500*time.Millisecond},
+	} {
+		eachWay(t, name, func(t *testing.T, q bus.Queue) {
+			r := newRig(t, rigConfig{blocks: []int{16, 64, 64}, queue: q})
+			opened := 0
+			for _, n := range r.prefills {
+				n.bulk.opening = func() error {
+					if opened++; opened > tt.failures {
+						return nil
+					}
+					time.Sleep(tt.each) // virtual time (synctest): a handshake takes so long
+					return unreachable
+				}
+			}
+			req := newRequest(1, tt.tokens, 5)
+			o := r.expect(req, r.start(r.ctx, req))
+			if !isRemote(o) || o.Jobs != 1 || opened != tt.failures+1 || o.Took < time.Duration(tt.failures)*tt.each {
+				t.Errorf("%d transfers were opened: %+v", opened, o)
+			}
+			r.expectIdle()
+			computed := r.prefills[0].cache.takeComputed() + r.prefills[1].cache.takeComputed()
+			if computed != tt.tokens {
+				t.Errorf("%d tokens were computed, want %d", computed, tt.tokens)
+			}
+		})
+	}
+}
+
+// TestNeverReachedMemory: a worker which does not reach the memory of the decode worker gives the job up in bounded time, and
+// another one gets it.
+func TestNeverReachedMemory(t *testing.T) {
+	eachWay(t, "one of two", func(t *testing.T, q bus.Queue) {
+		const reachWait = 3 * time.Second
+		r := newRig(t, rigConfig{blocks: []int{16, 64, 64}, queue: q, prefill: func(c *PrefillWorkerConfig) { c.ReachWait = reachWait }})
+		first, resume := r.prefills[0], r.prefills[1].standBy()
+		first.bulk.opening = func() error {
+			first.standBy()
+			resume()
+			return fault.New(fault.Unavailable, "refused")
+		}
+		req := newRequest(1, large, 5)
+		if o := r.expect(req, r.start(r.ctx, req)); !isRemote(o) || o.Jobs != 2 || o.Took > reachWait+2*time.Second {
+			t.Errorf("%+v", o)
+		}
+		r.expectIdle()
+		if s := first.Stats(); s.Failed != 1 || s.Written != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
 // hangingQueue does not answer Extend.
 type hangingQueue struct{ bus.Queue }
 

@@ -10,6 +10,7 @@ import (
 
 	"penstock/core/disagg"
 	"penstock/core/fault"
+	"penstock/core/kv"
 	"penstock/internal/bounded"
 	"penstock/internal/engine"
 	"penstock/internal/plane/rpc"
@@ -37,8 +38,11 @@ type job struct {
 	// extending and reporting say that a heartbeat to the source and to the decode worker is under way.
 	extending, reporting bool
 
+	computed  kv.Mono      // when the prompt was computed; of the goroutine which computes it
 	cached    atomic.Int64 // tokens of the prompt
 	preparing atomic.Bool  // neither the engine nor the transfer works
+	// reachUntil is when the attempts to open the transfer end, as a time of the machine; 0 while none is made.
+	reachUntil atomic.Int64
 }
 
 // doJob does a job. It ends early, and tells the decode worker, when stop is closed.
@@ -223,6 +227,7 @@ func (j *job) computePrompt(ctx context.Context, req *engine.Request) {
 	j.preparing.Store(false)
 	if err == nil {
 		err = j.p.eng.PrefillBlocks(ctx, req, func(held engine.HeldBlocks) error {
+			j.computed = j.p.now()
 			j.post(func() { j.queue = j.machine.HandleComputed(j.queue) })
 			select {
 			case <-j.write:
@@ -250,6 +255,20 @@ func (j *job) prepare(ctx context.Context, req *engine.Request) error {
 // pieceBytes is about how much of the blocks is copied at once, in bytes. A block is never divided.
 const pieceBytes = 1 << 20
 
+// reachOwner returns the plane by which the blocks of a transfer are written. While its owner cannot be reached, attempts
+// are repeated, since what is computed costs more than they do, and count as work. What has begun to send is not repeated.
+func (j *job) reachOwner(ctx context.Context, d *xfer.Descriptor) xfer.Plane {
+	within := min(cmp.Or(j.p.cfg.ReachWait, d.Lease), d.Lease)
+	j.reachUntil.Store(int64(j.p.now().Add(within)))
+	return &xfer.RetryPlane{Plane: j.p.bulk, Within: within, OnAttempt: func(err error) {
+		if err == nil {
+			j.reachUntil.Store(0)
+			return
+		}
+		j.p.cfg.Log.DebugContext(ctx, "the memory of a decode worker is not reached", "request", j.req.ID, "error", err)
+	}}
+}
+
 // writeBlocks writes the blocks of the tokens which into names, and then the note.
 func (j *job) writeBlocks(ctx context.Context, into *engine.BlockHandoff, held engine.HeldBlocks) error {
 	d, err := xfer.DecodeDescriptor(into.Descriptor)
@@ -264,25 +283,30 @@ func (j *job) writeBlocks(ctx context.Context, into *engine.BlockHandoff, held e
 	}
 	self := j.p.cfg.Self
 	j.cached.Store(int64(held.Cached()))
-	note := engine.AppendPrefilled(nil, &engine.Prefilled{
+	note := engine.Prefilled{
 		Attempt: j.req.Attempt, Epoch: j.req.Epoch, Computed: into.End, Cached: held.Cached(), Blocks: last - first, Bytes: uint64(total), Done: true,
 		By: self.Worker, ByEpoch: self.Epoch,
-	})
+	}
+	bulk := j.reachOwner(ctx, &d)
 	piece := make([]byte, min(max(pieceBytes/size, 1), last-first)*size)
 	if len(piece) < total {
-		return j.writePieces(ctx, d, note, held, piece, first, last)
+		return j.writePieces(ctx, bulk, d, &note, held, piece, first, last)
 	}
 	if err := held.ReadBlocks(ctx, piece, first, last); err != nil {
 		return err
 	}
-	err = xfer.Write(ctx, j.p.bulk, d, note, piece)
+	note.SendDelay = j.sendDelay()
+	err = xfer.Write(ctx, bulk, d, engine.AppendPrefilled(nil, &note), piece)
 	j.p.sent.Add(uint64(len(piece)))
 	return err
 }
 
-// writePieces writes the blocks from first to below last, as many at once as piece holds.
-func (j *job) writePieces(ctx context.Context, d xfer.Descriptor, note []byte, held engine.HeldBlocks, piece []byte, first, last int) error {
-	w, err := j.p.bulk.Open(ctx, d)
+// sendDelay returns the time since the prompt was computed, in microseconds, at least 1.
+func (j *job) sendDelay() int { return int(max(j.p.now().Sub(j.computed).Microseconds(), 1)) }
+
+// writePieces writes the blocks from first to below last, as many at once as piece holds, and then the note.
+func (j *job) writePieces(ctx context.Context, bulk xfer.Plane, d xfer.Descriptor, note *engine.Prefilled, held engine.HeldBlocks, piece []byte, first, last int) error {
+	w, err := bulk.Open(ctx, d)
 	if err != nil {
 		return err
 	}
@@ -294,12 +318,15 @@ func (j *job) writePieces(ctx context.Context, d xfer.Descriptor, note []byte, h
 			w.Abort(err)
 			return err
 		}
+		if note.SendDelay == 0 {
+			note.SendDelay = j.sendDelay()
+		}
 		if err := w.Write(part); err != nil {
 			return err
 		}
 		j.p.sent.Add(uint64(len(part)))
 	}
-	return w.Commit(note)
+	return w.Commit(engine.AppendPrefilled(nil, note))
 }
 
 // keepAlive tells the source and the decode worker that the work goes on, each unless it is still telling that one:
@@ -337,7 +364,7 @@ func (j *job) hasWorked() bool {
 	work, ok := j.p.countWork()
 	last := j.work
 	j.work = work
-	return !ok || work != last || j.preparing.Load()
+	return !ok || work != last || j.preparing.Load() || int64(j.p.now()) < j.reachUntil.Load()
 }
 
 // tellDecode tells the decode worker that this worker gives the job up.

@@ -30,6 +30,9 @@ type PrefillWorkerConfig struct {
 	// Concurrency bounds the jobs of the queue which are worked on at once, and also those which came by calls; 0 means
 	// 2. Waiting bounds the calls which wait beyond that; 0 means 64.
 	Concurrency, Waiting int
+	// ReachWait bounds the time for which a job with computed blocks tries to reach the memory of its decode worker; 0
+	// means the lease of the transfer, which bounds it too.
+	ReachWait time.Duration
 	// FindOwner returns what a decode worker states in its registration; nil if it is not registered. It must not wait.
 	FindOwner func(kv.Worker) *disagg.Metadata
 	// Prepare, if not nil, fetches what an engine needs of a request beyond its bytes.
@@ -57,6 +60,9 @@ func (c *PrefillWorkerConfig) Validate() error {
 	if c.Self.Epoch == 0 || c.FindOwner == nil {
 		errs = append(errs, fault.New(fault.Invalid, "handoff: a prefill worker needs an epoch and a way to find decode workers"))
 	}
+	if c.ReachWait < 0 {
+		errs = append(errs, fault.New(fault.Invalid, "handoff: %v to reach a decode worker: must not be negative", c.ReachWait))
+	}
 	if c.Concurrency < 0 || c.Waiting < 0 {
 		errs = append(errs, fault.New(fault.Invalid, "handoff: %d jobs at once and %d waiting calls: must not be negative", c.Concurrency, c.Waiting))
 	}
@@ -70,8 +76,9 @@ type PrefillWorkerStats struct {
 	Jobs, Written, Unwanted, Failed, Malformed uint64
 	// Blocks and Bytes were written for complete jobs.
 	Blocks, Bytes uint64
-	// Running jobs are worked on, and Waiting calls wait for that.
-	Running, Waiting int
+	// Running jobs are worked on, and Waiting calls wait for that. WaitingTokens are the tokens of their prompts, as far as
+	// another worker is to compute them.
+	Running, Waiting, WaitingTokens int
 }
 
 // PrefillWorker does the jobs of a prefill worker. It is safe for concurrent use.
@@ -118,6 +125,12 @@ func (p *PrefillWorker) Stats() PrefillWorkerStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.mu.stats
+}
+
+// WaitingLoad returns how many calls wait, and the tokens of their prompts: neither the engine nor the queue knows them.
+func (p *PrefillWorker) WaitingLoad() (jobs, tokens int) {
+	s := p.Stats()
+	return s.Waiting, s.WaitingTokens
 }
 
 func (p *PrefillWorker) updateStats(change func(*PrefillWorkerStats)) {
@@ -269,7 +282,7 @@ func (p *PrefillWorker) ServePrefill(ctx context.Context, body []byte) error {
 		return errLeft()
 	}
 	defer p.called.Done()
-	if err := p.acquireSlot(ctx); err != nil {
+	if err := p.acquireSlot(ctx, req.Into.End); err != nil {
 		return err
 	}
 	defer func() { <-p.slots }()
@@ -288,12 +301,12 @@ func (p *PrefillWorker) enterCall() bool {
 	return !p.mu.isOver
 }
 
-// acquireSlot waits until another job of a call may run.
-func (p *PrefillWorker) acquireSlot(ctx context.Context) error {
-	if err := p.startWaiting(); err != nil {
+// acquireSlot waits until another job of a call, for so many tokens, may run.
+func (p *PrefillWorker) acquireSlot(ctx context.Context, tokens int) error {
+	if err := p.startWaiting(tokens); err != nil {
 		return err
 	}
-	defer p.updateStats(func(s *PrefillWorkerStats) { s.Waiting-- })
+	defer p.updateStats(func(s *PrefillWorkerStats) { s.Waiting--; s.WaitingTokens -= tokens })
 	select {
 	case <-p.left:
 		return errLeft()
@@ -310,14 +323,15 @@ func (p *PrefillWorker) acquireSlot(ctx context.Context) error {
 	return errLeft()
 }
 
-// startWaiting counts a waiting call, if it may wait.
-func (p *PrefillWorker) startWaiting() error {
+// startWaiting counts a waiting call for so many tokens, if it may wait.
+func (p *PrefillWorker) startWaiting(tokens int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if n := p.mu.stats.Waiting; n >= p.cfg.Waiting {
 		return fault.New(fault.Overloaded, "%d jobs wait for this prefill worker", n)
 	}
 	p.mu.stats.Waiting++
+	p.mu.stats.WaitingTokens += tokens
 	return nil
 }
 

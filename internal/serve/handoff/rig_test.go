@@ -41,6 +41,7 @@ type tokenCache struct {
 		slots    []kv.Token
 		computed int    // tokens
 		before   func() // called before a batch, if not nil
+		writing  func() // called before tokens which have come are written, if not nil
 	}
 }
 
@@ -128,6 +129,9 @@ func (c *tokenCache) ReadBlocks(ctx context.Context, dst []byte, blocks []int32)
 func (c *tokenCache) WriteTokens(blocks []int32, start, end int, d *engine.BlockData) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.mu.writing != nil {
+		c.mu.writing()
+	}
 	for p := start; p < end; p++ {
 		bytes := d.Bytes[tokenBytes*(p-d.First*d.Layout.BlockSize):][:tokenBytes]
 		token := binary.LittleEndian.Uint32(bytes)
@@ -272,12 +276,13 @@ func (f *faultyCalls) Call(ctx context.Context, addr, method string, body []byte
 // faultyBulk is a transfer plane of one process, which can be stopped in a transfer.
 type faultyBulk struct {
 	xfer.Plane
-	killed <-chan struct{}
-	during func()              // in the middle of a piece, if not nil
-	deaf   bool                // nothing but the owner ends a transfer
-	after  func(error)         // gets the end of a write, if not nil
-	commit func()              // before a note is sent, if not nil
-	note   func([]byte) []byte // what is sent instead of a note, if not nil
+	killed  <-chan struct{}
+	opening func() error        // called before a transfer is opened, if not nil: its error is the outcome
+	during  func()              // in the middle of a piece, if not nil
+	deaf    bool                // nothing but the owner ends a transfer
+	after   func(error)         // gets the end of a write, if not nil
+	commit  func()              // before a note is sent, if not nil
+	note    func([]byte) []byte // what is sent instead of a note, if not nil
 }
 
 func (f *faultyBulk) isKilled() bool {
@@ -294,6 +299,11 @@ func errKilled() error { return fault.New(fault.Unavailable, "the process is kil
 func (f *faultyBulk) Open(ctx context.Context, d xfer.Descriptor) (xfer.TransferWriter, error) {
 	if f.isKilled() {
 		return nil, errKilled()
+	}
+	if f.opening != nil {
+		if err := f.opening(); err != nil {
+			return nil, err
+		}
 	}
 	if f.deaf {
 		ctx = context.WithoutCancel(ctx)
@@ -691,7 +701,7 @@ func (r *rig) listLeft() (left []string) {
 		default:
 		}
 		s := p.Stats()
-		if s.Running+s.Waiting != 0 {
+		if s.Running+s.Waiting+s.WaitingTokens != 0 {
 			add("of the jobs are left: %+v", s)
 		}
 		if l := p.eng.Load(); l.Running+l.Waiting+l.UsedBlocks != 0 {

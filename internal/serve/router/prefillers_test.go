@@ -161,6 +161,7 @@ func TestNearestDecodeWorker(t *testing.T) {
 		}
 		c.cache(3, one)
 		c.cache(4, other)
+		c.cache(4, one[:32]) // another one holds more of it
 		for i := range 4 {
 			for want, tokens := range map[kv.WorkerID][]kv.Token{2: one, 1: other} {
 				id := fmt.Sprint(want, " ", i)

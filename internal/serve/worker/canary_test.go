@@ -119,18 +119,23 @@ func (r *rig) metric(series string) string {
 	return ""
 }
 
-// state is the state in a ping's answer.
-func (r *rig) state() (state string) {
+// ping returns the answer to a ping.
+func (r *rig) ping() (pong engine.Pong) {
 	r.t.Helper()
-	err := r.rpc.Call(r.t.Context(), r.addr(), engine.MethodPing, nil, func(f []byte) error {
-		_, after, _ := strings.Cut(string(f), `"state":"`)
-		state, _, _ = strings.Cut(after, `"`)
-		return nil
+	err := r.rpc.Call(r.t.Context(), r.addr(), engine.MethodPing, nil, func(f []byte) (err error) {
+		pong, err = engine.DecodePong(f)
+		return err
 	})
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return state
+	return pong
+}
+
+// state is the state in a ping's answer.
+func (r *rig) state() string {
+	r.t.Helper()
+	return r.ping().State
 }
 
 // TestCanary: an idle engine is asked for a token. If it does not answer, its worker is not ready, and

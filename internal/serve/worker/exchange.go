@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"penstock/core/disagg"
 	"penstock/core/fault"
@@ -23,6 +24,8 @@ type BlockDecoder interface {
 type BlockPrefiller interface {
 	// ServePrefill answers the method prefill.
 	ServePrefill(ctx context.Context, body []byte) error
+	// WaitingLoad returns how many jobs wait which came by calls, and the tokens of their prompts. It must not wait.
+	WaitingLoad() (jobs, tokens int)
 	// Drain makes it take no more jobs. AwaitIdle waits until it has none, or ctx ends.
 	Drain()
 	AwaitIdle(ctx context.Context)
@@ -45,6 +48,8 @@ type ExchangeObserver interface {
 	// CountHandoff counts a request of a decode worker: its prompt was computed elsewhere, and so many bytes of blocks
 	// came, or it was computed here, for a reason which is a label.
 	CountHandoff(remote bool, reason string, bytes int64)
+	// ObserveStage observes how long a stage took, which is a label, between a prefill elsewhere and the first token.
+	ObserveStage(stage string, took time.Duration)
 	// CountFailedPrefill counts an attempt of a decode worker to have a prompt computed elsewhere which was given up, for a
 	// reason which is a label.
 	CountFailedPrefill(reason string)

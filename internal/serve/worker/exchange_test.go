@@ -60,6 +60,8 @@ func (f *fakeExchange) ServePrefill(_ context.Context, body []byte) error {
 	return nil
 }
 
+func (f *fakeExchange) WaitingLoad() (jobs, tokens int) { return 2, 700 }
+
 func (f *fakeExchange) Drain()                    { close(f.drained) }
 func (f *fakeExchange) AwaitIdle(context.Context) { f.jobs.Wait() }
 
@@ -86,6 +88,7 @@ func (r *rig) startExchange(role engine.Role, f *fakeExchange, made *worker.Exch
 		o.CountHandoff(false, "no_memory", 0)
 		o.CountFailedPrefill("silent")
 		o.CountFailedPrefill("silent")
+		o.ObserveStage("import", 3*time.Second)
 		o.CountPrefilled(10, 50)
 		o.SetPrefillers(2, 3, 4)
 		return made, nil
@@ -134,6 +137,9 @@ func TestDecodeExchange(t *testing.T) {
 			`prefill_workers{worker="7"}`:                          "2",
 			`prefill_queue_depth{worker="7"}`:                      "3",
 			`prefill_dead_jobs{worker="7"}`:                        "4",
+
+			`prefill_stage_seconds_sum{stage="import",worker="7"}`:   "3",
+			`prefill_stage_seconds_count{stage="import",worker="7"}`: "1",
 		} {
 			if got := r.metric(series); got != want {
 				t.Errorf("%s is %q, want %s", series, got, want)
@@ -190,6 +196,9 @@ func TestPrefillExchange(t *testing.T) {
 		}
 		if _, err := r.generate(t.Context(), r.addr(), request(4)); fault.CodeOf(err) != fault.Unimplemented {
 			t.Errorf("generate: %v", err)
+		}
+		if l := r.ping().Load; l.Waiting != 2 || l.PrefillTokens != 700 {
+			t.Errorf("beside two jobs which wait the load is %+v", l)
 		}
 		addr, ended := r.addr(), make(chan error, 1)
 		go func() {

@@ -43,6 +43,7 @@ type workerVecs struct {
 	failures               *obs.InstrumentVec[prometheus.Counter] // reason
 	prefillers, queueDepth *obs.InstrumentVec[prometheus.Gauge]
 	deadJobs               *obs.InstrumentVec[prometheus.Gauge]
+	stages                 *obs.InstrumentVec[prometheus.Observer] // stage
 }
 
 // feedVecs are the metrics of one of a worker's feeds, and feedMetrics its instruments.
@@ -136,6 +137,11 @@ func (m *workerMetrics) CountHandoff(remote bool, reason string, bytes int64) {
 	m.handoffs.bytes.WithLabelValues(sideReceived).Add(float64(bytes))
 }
 
+// ObserveStage implements ExchangeObserver.
+func (m *workerMetrics) ObserveStage(stage string, took time.Duration) {
+	m.handoffs.stages.WithLabelValues(stage).Observe(took.Seconds())
+}
+
 // CountFailedPrefill implements ExchangeObserver.
 func (m *workerMetrics) CountFailedPrefill(reason string) {
 	m.handoffs.failures.WithLabelValues(reason).Inc()
@@ -170,6 +176,7 @@ func newWorkerVecs(m *obs.InstrumentSet) workerVecs {
 		local:      m.Counter("prefill_local_total", "Requests of a decode worker whose prompt it computed itself, by the reason.", "reason"),
 		failures:   m.Counter("prefill_failures_total", "Attempts of a decode worker to have a prompt computed by a prefill worker which were given up, by the reason: also if a later attempt of the same request did not fail.", "reason"),
 		bytes:      m.Counter("prefill_bytes_total", "Bytes of KV blocks which a decode worker received, or a prefill worker sent.", "side"),
+		stages:     m.Histogram("prefill_stage_seconds", "Time between the end of a prefill elsewhere and the first token of its decode worker, by stage: send (until the first bytes are ready), transfer, import (into the cache), first_token.", prometheus.ExponentialBuckets(0.0001, 2, 20), "stage"),
 		prefillers: m.Gauge("prefill_workers", "Prefill workers whose blocks a decode worker can take."),
 		queueDepth: m.Gauge("prefill_queue_depth", "Jobs which wait for a prefill worker, as far as the worker knows."),
 		deadJobs:   m.Gauge("prefill_dead_jobs", "Dead letters of the queue of prefill jobs: they had all attempts. Looked at every ten seconds."),

@@ -167,6 +167,11 @@ func (s *callServer) loadReport() engine.LoadReport {
 	default:
 		r.Load = src.Load()
 	}
+	if x := s.exchange.Load(); x != nil && x.Prefiller != nil {
+		jobs, tokens := x.Prefiller.WaitingLoad()
+		r.Load.Waiting += jobs
+		r.Load.PrefillTokens += tokens
+	}
 	if src, ok := s.w.eng.(engine.AdapterSource); ok {
 		r.Adapters = src.LoadedAdapters()
 	}
