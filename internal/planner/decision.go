@@ -105,7 +105,7 @@ func parseAck(data []byte) (*Ack, error) {
 	}
 	seen := map[string]bool{}
 	for _, r := range a.Roles {
-		if _, known := parseRole(r.Role); !known || seen[r.Role] {
+		if _, known := plan.ParseRole(r.Role); !known || seen[r.Role] {
 			return nil, fmt.Errorf("role %.40q is unknown, or there twice", r.Role)
 		}
 		seen[r.Role] = true

@@ -130,7 +130,7 @@ func (c *ProcessConnector) ApplyDecision(_ context.Context, d *Decision, leaving
 	c.mu.children = slices.DeleteFunc(c.mu.children, func(w *childWorker) bool { return w.state == childEnded })
 	var errs []error
 	for i := range d.Roles {
-		if role, known := parseRole(d.Roles[i].Role); known {
+		if role, known := plan.ParseRole(d.Roles[i].Role); known {
 			errs = append(errs, c.applyRoleLocked(role, d.Roles[i].Workers, leaving))
 		}
 	}

@@ -80,7 +80,7 @@ func (t *workerTable) addRows(rows []workerRow) error {
 		if err := t.addRows(r.Behind); err != nil {
 			return err
 		}
-		role, known := parseRole(r.Role)
+		role, known := plan.ParseRole(r.Role)
 		if !known || t.model != "" && r.Model != t.model {
 			continue
 		}
@@ -113,15 +113,6 @@ func (t *workerTable) addWorker(r *workerRow, role plan.WorkerRole) error {
 		w.Running += max(r.Load.ActiveRequests, 0)
 	}
 	return nil
-}
-
-func parseRole(name string) (plan.WorkerRole, bool) {
-	for r := plan.Aggregated; r <= plan.Encode; r++ {
-		if r.String() == name {
-			return r, true
-		}
-	}
-	return 0, false
 }
 
 // parseState maps the states of the table. A suspected worker is one which has not answered yet.
