@@ -65,6 +65,9 @@ func (r *plannerRole) plannerConfig() (planner.Config, error) {
 	if cacheTokens == 0 {
 		cacheTokens = defaultCacheTokens
 	}
+	if !r.cfg.IsSet("engine") { // the workers are not of this program, as far as is known
+		engine.TokenBudget = r.cfg.Engine.MaxBatchedTokens
+	}
 	for i := range roles {
 		roles[i].Models = []plan.EngineModel{sim.PlanModel{Timing: &engine.Timing, CacheTokens: cacheTokens}}
 		roles[i].MaxSequences, roles[i].TokenBudget, roles[i].CacheTokens = engine.MaxSeqs, engine.TokenBudget, cacheTokens

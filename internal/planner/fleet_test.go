@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"os"
 	"slices"
@@ -217,27 +216,42 @@ func runFleet(t *testing.T, f *fakeFleet, test func(t *testing.T, p *Planner)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := New(Config{
-			Plan: planConfig(t), Sources: SourceConfig{Server: "http://fleet", Client: &http.Client{Transport: f}},
-			Namespace: "test", ConnectorName: "process", Metrics: obs.NewMetrics(), Log: slog.New(slog.DiscardHandler),
-		}, connector)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- p.Run(ctx) }()
+		p := newTestPlanner(t, Config{Sources: SourceConfig{Server: "http://fleet"}, ConnectorName: "process"}, f, connector)
+		stop := startPlanner(t, p)
 		test(t, p)
 		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
 		for _, child := range f.processes {
 			if child.registered {
 				t.Errorf("worker %d outlives the planner", child.id)
 			}
 		}
 	})
+}
+
+// newTestPlanner returns a planner for a fleet, with planConfig.
+func newTestPlanner(t *testing.T, cfg Config, f *fakeFleet, connector Connector) *Planner {
+	t.Helper()
+	cfg.Plan, cfg.Namespace, cfg.Metrics = planConfig(t), "test", obs.NewMetrics()
+	cfg.Sources.Client = &http.Client{Transport: f}
+	p, err := New(cfg, connector)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// startPlanner runs a planner. The function which it returns ends it, and waits.
+func startPlanner(t *testing.T, p *Planner) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx) }()
+	return func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // pass lets virtual time pass, to just after the plan of an interval.
@@ -303,7 +317,7 @@ func TestZeroTraffic(t *testing.T) {
 // why.
 func TestBadMetrics(t *testing.T) {
 	for name, tt := range map[string]struct {
-		disturb        func(*fakeFleet)
+		disturb       func(*fakeFleet)
 		hold, problem string
 	}{
 		"frozen by a cache": {func(f *fakeFleet) { f.frozen, f.keepDate = true, true }, "frozen: they were not measured again", "did not make them again"},

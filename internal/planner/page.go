@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -124,7 +125,14 @@ func parsePage(text []byte, modelName string) (*pageReading, error) {
 			}
 		}
 	}
-	add := func(what string, m *dto.Metric, v float64) { r.series[what+seriesKey(m)] += v }
+	invalid := ""
+	checked := func(what string, v float64) float64 {
+		if !(v >= 0 && v <= math.MaxFloat64) {
+			invalid = fmt.Sprintf("%s is %g", what, v)
+		}
+		return v
+	}
+	add := func(what string, m *dto.Metric, v float64) { r.series[what+seriesKey(m)] += checked(what, v) }
 	histogram := func(name, count, sum string) {
 		read(name, func(_ map[string]string, m *dto.Metric) {
 			add(count, m, float64(m.GetHistogram().GetSampleCount()))
@@ -135,7 +143,7 @@ func parsePage(text []byte, modelName string) (*pageReading, error) {
 		read(name, func(_ map[string]string, m *dto.Metric) { add(what, m, plainValue(m)) })
 	}
 	gauge := func(name, what string) {
-		read(name, func(_ map[string]string, m *dto.Metric) { r.gauges[what] += plainValue(m) })
+		read(name, func(_ map[string]string, m *dto.Metric) { r.gauges[what] += checked(what, plainValue(m)) })
 	}
 	histogram(names.firstToken, countFirst, countFirstTime)
 	histogram(names.gap, countGap, countGapTime)
@@ -154,6 +162,9 @@ func parsePage(text []byte, modelName string) (*pageReading, error) {
 	counter(names.output, countOutput)
 	gauge(names.waiting, gaugeWaiting)
 	gauge(names.running, gaugeRunning)
+	if invalid != "" {
+		return nil, fmt.Errorf("a figure is not valid: %s", invalid)
+	}
 	if len(r.series) > maxSeriesInPage {
 		return nil, fmt.Errorf("it has %d series of requests, at most %d are read", len(r.series), maxSeriesInPage)
 	}
