@@ -73,7 +73,7 @@ serve, and ORDER how many are to exist.`,
 				_, err := fmt.Fprintln(cmd.OutOrStdout(), string(raw))
 				return err
 			}
-			var r planner.Report
+			var r planner.PlanReport
 			if err := json.Unmarshal(raw, &r); err != nil {
 				return fmt.Errorf("answer of the planner: %w", err)
 			}
@@ -88,7 +88,7 @@ serve, and ORDER how many are to exist.`,
 }
 
 // printPlan writes a plan for people.
-func printPlan(w io.Writer, r *planner.Report) error {
+func printPlan(w io.Writer, r *planner.PlanReport) error {
 	does := fmt.Sprintf("connector %s carries it out (decision %d)", printable(r.Connector), r.DecisionID)
 	if r.Connector == config.ConnectorNone {
 		does = "dry run: nothing is started or drained"

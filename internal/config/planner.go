@@ -21,8 +21,8 @@ const (
 	ConnectorWebhook = "webhook"
 )
 
-// Planner are the settings of the planner.
-type Planner struct {
+// PlannerSettings are the settings of the planner.
+type PlannerSettings struct {
 	Server        string   `key:"planner-server" group:"common" default:"http://127.0.0.1:8000" help:"URL of a frontend or router whose workers are planned, as penstock workers takes it (also --server); empty is none: the connector then knows the workers"`
 	CA            string   `key:"planner-ca" help:"file with the certificates that sign an https server's (PEM); empty is the system's (also --ca)"`
 	Metrics       []string `key:"planner-metrics" help:"URL of a page of metrics in the Prometheus format, of a Penstock frontend or a vLLM, repeatable: their requests are added up; none is the page of planner-server"`

@@ -34,7 +34,7 @@ type plannerRole struct {
 	*process
 	ready   func(Started)
 	environ []string
-	planner *planner.Planner
+	planner *planner.FleetPlanner
 }
 
 func (r *plannerRole) buildServices() error {
@@ -204,9 +204,9 @@ func (r *plannerRole) servePlan(w http.ResponseWriter, req *http.Request) {
 		openai.WriteMethodNotAllowed(w, req, "GET, HEAD")
 		return
 	}
-	report := r.planner.Report()
+	report := r.planner.LastReport()
 	if report == nil {
-		openai.WriteError(w, fault.New(fault.Unavailable, "there is no plan yet: the first one comes when an interval of %v is over", r.planner.Interval()))
+		openai.WriteError(w, fault.New(fault.Unavailable, "there is no plan yet: the first one comes when an interval of %v is over", r.planner.PlanInterval()))
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")

@@ -11,10 +11,10 @@ type Connector interface {
 	// ApplyDecision makes workers exist as ordered, or says which could not be told to. It is called in each interval, also
 	// with a decision which it was given before, and does not wait until workers are ready or have drained. leaving are
 	// the workers of the server's table, of each role in the order in which they should leave.
-	ApplyDecision(ctx context.Context, d *Decision, leaving []Worker) error
-	// Fleet returns the workers which the connector knows, in the order of roles, and what is wrong in words. nil are not
+	ApplyDecision(ctx context.Context, d *FleetDecision, leaving []FleetWorker) error
+	// DescribeFleet returns the workers which the connector knows, in the order of roles, and what is wrong in words. nil are not
 	// known.
-	Fleet(ctx context.Context, roles []plan.WorkerRole) (fleet []plan.RoleFleet, problems []string)
+	DescribeFleet(ctx context.Context, roles []plan.WorkerRole) (fleet []plan.RoleFleet, problems []string)
 	// Close ends what the connector has started.
 	Close() error
 }

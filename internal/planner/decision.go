@@ -11,8 +11,8 @@ import (
 // formatVersion is the version of decisions and acknowledgements, docs/format/decision.md.
 const formatVersion = 1
 
-// Decision is what a planner orders: how many workers of each role are to exist. docs/format/decision.md has its JSON.
-type Decision struct {
+// FleetDecision is what a planner orders: how many workers of each role are to exist. docs/format/decision.md has its JSON.
+type FleetDecision struct {
 	Version int `json:"version"`
 	// ID ascends. A decision which is repeated keeps its id.
 	ID        uint64 `json:"id"`
@@ -34,7 +34,7 @@ type RoleDecision struct {
 }
 
 // workersOf returns how many workers of a role are to exist.
-func (d *Decision) workersOf(role plan.WorkerRole) int {
+func (d *FleetDecision) workersOf(role plan.WorkerRole) int {
 	for i := range d.Roles {
 		if d.Roles[i].Role == role.String() {
 			return d.Roles[i].Workers
@@ -44,7 +44,7 @@ func (d *Decision) workersOf(role plan.WorkerRole) int {
 }
 
 // isSameOrder reports whether two decisions order the same workers.
-func (d *Decision) isSameOrder(o *Decision) bool {
+func (d *FleetDecision) isSameOrder(o *FleetDecision) bool {
 	if len(d.Roles) != len(o.Roles) {
 		return false
 	}
@@ -57,7 +57,7 @@ func (d *Decision) isSameOrder(o *Decision) bool {
 }
 
 // leavingWorkers returns the workers which are to drain, by role.
-func (d *Decision) leavingWorkers() map[string][]kv.WorkerID {
+func (d *FleetDecision) leavingWorkers() map[string][]kv.WorkerID {
 	leave := map[string][]kv.WorkerID{}
 	for i := range d.Roles {
 		if r := &d.Roles[i]; len(r.Leave) > 0 {

@@ -208,7 +208,7 @@ func planConfig(t *testing.T) plan.Config {
 }
 
 // runFleet runs a planner for a fleet in a bubble, and test beside it. It returns when all processes have ended.
-func runFleet(t *testing.T, f *fakeFleet, test func(t *testing.T, p *Planner)) {
+func runFleet(t *testing.T, f *fakeFleet, test func(t *testing.T, p *FleetPlanner)) {
 	t.Helper()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -229,7 +229,7 @@ func runFleet(t *testing.T, f *fakeFleet, test func(t *testing.T, p *Planner)) {
 }
 
 // newTestPlanner returns a planner for a fleet, with planConfig.
-func newTestPlanner(t *testing.T, cfg Config, f *fakeFleet, connector Connector) *Planner {
+func newTestPlanner(t *testing.T, cfg Config, f *fakeFleet, connector Connector) *FleetPlanner {
 	t.Helper()
 	cfg.Plan, cfg.Namespace, cfg.Metrics = planConfig(t), "test", obs.NewMetrics()
 	cfg.Sources.Client = &http.Client{Transport: f}
@@ -241,7 +241,7 @@ func newTestPlanner(t *testing.T, cfg Config, f *fakeFleet, connector Connector)
 }
 
 // startPlanner runs a planner. The function which it returns ends it, and waits.
-func startPlanner(t *testing.T, p *Planner) (stop func()) {
+func startPlanner(t *testing.T, p *FleetPlanner) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -261,8 +261,8 @@ func pass(d time.Duration) {
 }
 
 // orderOf returns the order of the only role, -1 if there is none.
-func orderOf(p *Planner) int {
-	if r := p.Report(); r != nil && len(r.Roles) == 1 {
+func orderOf(p *FleetPlanner) int {
+	if r := p.LastReport(); r != nil && len(r.Roles) == 1 {
 		return r.Roles[0].Order
 	}
 	return -1
@@ -271,14 +271,14 @@ func orderOf(p *Planner) int {
 // TestLoadStep: a step of the load is answered by more workers. When it is over, the ones with the least to lose leave.
 func TestLoadStep(t *testing.T) {
 	f := &fakeFleet{rate: 1, startUp: 40 * time.Second, drain: time.Minute, cached: map[kv.WorkerID]int{1: 10, 2: 1000, 3: 500, 4: 1, 5: 2, 6: 3, 7: 4, 8: 5}}
-	runFleet(t, f, func(t *testing.T, p *Planner) {
+	runFleet(t, f, func(t *testing.T, p *FleetPlanner) {
 		pass(5*time.Minute + time.Second)
 		if n := orderOf(p); n != 1 {
 			t.Fatalf("%d workers are ordered for one request a second", n)
 		}
 		f.change(func(f *fakeFleet) { f.rate = 60 })
 		pass(5 * time.Minute)
-		most, r := orderOf(p), p.Report()
+		most, r := orderOf(p), p.LastReport()
 		if most < 4 || r.Roles[0].Actual != most {
 			t.Fatalf("at 60 requests a second: %+v, problems %q", r.Roles, r.Problems)
 		}
@@ -302,9 +302,9 @@ func TestLoadStep(t *testing.T) {
 // TestZeroTraffic: without requests the floor stays, which is a measurement and no lack of one.
 func TestZeroTraffic(t *testing.T) {
 	f := &fakeFleet{startUp: time.Second}
-	runFleet(t, f, func(t *testing.T, p *Planner) {
+	runFleet(t, f, func(t *testing.T, p *FleetPlanner) {
 		pass(30*time.Minute + time.Second)
-		if r := p.Report(); orderOf(p) != 1 || r.Hold != "" || len(r.Problems) > 0 || r.Roles[0].Actual != 1 {
+		if r := p.LastReport(); orderOf(p) != 1 || r.Hold != "" || len(r.Problems) > 0 || r.Roles[0].Actual != 1 {
 			t.Errorf("%+v, hold %q, problems %q", r.Roles, r.Hold, r.Problems)
 		}
 		if calls := f.callsOf(""); !slices.Equal(calls, []string{"start 1"}) {
@@ -327,7 +327,7 @@ func TestBadMetrics(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &fakeFleet{rate: 60, startUp: time.Second}
-			runFleet(t, f, func(t *testing.T, p *Planner) {
+			runFleet(t, f, func(t *testing.T, p *FleetPlanner) {
 				pass(10*time.Minute + time.Second)
 				before := orderOf(p)
 				f.change(func(f *fakeFleet) {
@@ -335,14 +335,14 @@ func TestBadMetrics(t *testing.T) {
 					tt.disturb(f)
 				})
 				pass(30 * time.Second)
-				if r := p.Report(); before < 4 || orderOf(p) != before || !strings.Contains(r.Hold, tt.hold) || !strings.Contains(strings.Join(r.Problems, "\n"), tt.problem) {
+				if r := p.LastReport(); before < 4 || orderOf(p) != before || !strings.Contains(r.Hold, tt.hold) || !strings.Contains(strings.Join(r.Problems, "\n"), tt.problem) {
 					t.Fatalf("%d workers, then %+v, hold %q, problems %q", before, r.Roles, r.Hold, r.Problems)
 				}
 				if name == "partial" { // what a page lacks for good is not there
 					return
 				}
 				pass(20 * time.Minute)
-				if r := p.Report(); orderOf(p) != before || !strings.Contains(r.Roles[0].Reason, "hold: ") {
+				if r := p.LastReport(); orderOf(p) != before || !strings.Contains(r.Roles[0].Reason, "hold: ") {
 					t.Errorf("%d workers, then %+v", before, r.Roles)
 				}
 			})
@@ -353,21 +353,21 @@ func TestBadMetrics(t *testing.T) {
 // TestWorkerNeverReady: a worker which does not get ready is withdrawn, its process ends, and the plan says so.
 func TestWorkerNeverReady(t *testing.T) {
 	f := &fakeFleet{rate: 1, startUp: time.Second}
-	runFleet(t, f, func(t *testing.T, p *Planner) {
+	runFleet(t, f, func(t *testing.T, p *FleetPlanner) {
 		pass(2*time.Minute + time.Second)
 		f.change(func(f *fakeFleet) { f.rate, f.neverReady = 60, true })
 		pass(5 * time.Minute)
-		if r := p.Report(); orderOf(p) < 4 || r.Roles[0].Actual != 1 {
+		if r := p.LastReport(); orderOf(p) < 4 || r.Roles[0].Actual != 1 {
 			t.Fatalf("%+v", r.Roles)
 		}
 		said := false
 		for range 20 {
 			pass(30 * time.Second)
-			r := p.Report().Roles[0]
+			r := p.LastReport().Roles[0]
 			said = said || r.Withdrawn > 0 && strings.Contains(r.Reason, "withdrew") && strings.Contains(r.Reason, "not ready")
 		}
 		if orderOf(p) != 1 || !said {
-			t.Errorf("%+v; withdrawn: %v", p.Report().Roles, said)
+			t.Errorf("%+v; withdrawn: %v", p.LastReport().Roles, said)
 		}
 		if drained := f.callsOf("drain"); len(drained) < 3 || slices.Contains(drained, "drain 1") {
 			t.Errorf("%v, want the ones which did not get ready", drained)
@@ -378,12 +378,12 @@ func TestWorkerNeverReady(t *testing.T) {
 // TestCrashLoop: workers which end at once are not started for ever, and the plan says so.
 func TestCrashLoop(t *testing.T) {
 	f := &fakeFleet{broken: true}
-	runFleet(t, f, func(t *testing.T, p *Planner) {
+	runFleet(t, f, func(t *testing.T, p *FleetPlanner) {
 		pass(9*time.Minute + time.Second)
 		if started := f.callsOf("start"); len(started) != maxFailedStarts {
 			t.Errorf("%v, want %d", started, maxFailedStarts)
 		}
-		if r := p.Report(); !strings.Contains(strings.Join(r.Problems, "\n"), "no more are started") {
+		if r := p.LastReport(); !strings.Contains(strings.Join(r.Problems, "\n"), "no more are started") {
 			t.Errorf("problems %q", r.Problems)
 		}
 	})
@@ -393,12 +393,12 @@ func TestCrashLoop(t *testing.T) {
 // floor holds. Beyond that they are killed.
 func TestLongStreams(t *testing.T) {
 	f := &fakeFleet{rate: 60, startUp: time.Second, drain: 24 * time.Hour}
-	runFleet(t, f, func(t *testing.T, p *Planner) {
+	runFleet(t, f, func(t *testing.T, p *FleetPlanner) {
 		pass(5*time.Minute + time.Second)
 		most := orderOf(p)
 		f.change(func(f *fakeFleet) { f.rate = 1 })
 		pass(30 * time.Minute)
-		if r := p.Report(); orderOf(p) != 1 || r.Roles[0].Actual != 1 || r.Accelerators != most {
+		if r := p.LastReport(); orderOf(p) != 1 || r.Roles[0].Actual != 1 || r.Accelerators != most {
 			t.Errorf("%+v takes %d accelerators, want %d", r.Roles, r.Accelerators, most)
 		}
 		if started, killed := f.callsOf("start"), f.callsOf("kill"); len(started) != most || killed != nil {
@@ -408,7 +408,7 @@ func TestLongStreams(t *testing.T) {
 		if killed := f.callsOf("kill"); len(killed) != most-1 {
 			t.Errorf("%v, want %d: an hour is the drain timeout", killed, most-1)
 		}
-		if r := p.Report(); r.Accelerators != 1 {
+		if r := p.LastReport(); r.Accelerators != 1 {
 			t.Errorf("%d accelerators are taken", r.Accelerators)
 		}
 	})
@@ -422,19 +422,19 @@ func TestForeignWorkers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	workers := []Worker{{ID: 1}, {ID: 2}, {ID: 3}}
-	d := &Decision{Roles: []RoleDecision{{Role: "aggregated", Workers: 2}}}
+	workers := []FleetWorker{{ID: 1}, {ID: 2}, {ID: 3}}
+	d := &FleetDecision{Roles: []RoleDecision{{Role: "aggregated", Workers: 2}}}
 	if err := c.ApplyDecision(t.Context(), d, workers); err != nil {
 		t.Fatal(err)
 	}
-	if _, problems := c.Fleet(t.Context(), []plan.WorkerRole{plan.Aggregated}); len(problems) != 1 || !strings.Contains(problems[0], "1 workers of role aggregated are more than ordered") {
+	if _, problems := c.DescribeFleet(t.Context(), []plan.WorkerRole{plan.Aggregated}); len(problems) != 1 || !strings.Contains(problems[0], "1 workers of role aggregated are more than ordered") {
 		t.Errorf("problems %q", problems)
 	}
 	d.Roles[0].Workers = 4
 	if err := c.ApplyDecision(t.Context(), d, workers); err == nil || !strings.Contains(err.Error(), "no more processes") {
 		t.Errorf("error %v", err)
 	}
-	if fleet, _ := c.Fleet(t.Context(), []plan.WorkerRole{plan.Aggregated}); fleet[0].Refused != 1 {
+	if fleet, _ := c.DescribeFleet(t.Context(), []plan.WorkerRole{plan.Aggregated}); fleet[0].Refused != 1 {
 		t.Errorf("fleet %+v", fleet)
 	}
 	if err := c.Close(); err != nil {

@@ -6,8 +6,8 @@ import (
 	"penstock/internal/obs"
 )
 
-// metrics are a planner's own metrics.
-type metrics struct {
+// plannerMetrics are a planner's own metrics.
+type plannerMetrics struct {
 	intervals    *prometheus.CounterVec // outcome
 	decisions    prometheus.Counter
 	failures     prometheus.Counter
@@ -16,8 +16,8 @@ type metrics struct {
 	expected     prometheus.Gauge
 }
 
-func newMetrics(m *obs.Metrics) *metrics {
-	return &metrics{
+func newMetrics(m *obs.Metrics) *plannerMetrics {
+	return &plannerMetrics{
 		intervals:    m.Counter("plan_intervals_total", "Intervals for which a planner decided, by outcome: planned, or held (metrics or workers were not known).", "outcome"),
 		decisions:    m.Counter("plan_decisions_total", "Decisions of a planner which changed how many workers are to exist.").WithLabelValues(),
 		failures:     m.Counter("plan_apply_failures_total", "Times that a planner's connector could not be told a decision.").WithLabelValues(),
@@ -28,7 +28,7 @@ func newMetrics(m *obs.Metrics) *metrics {
 }
 
 // showReport sets the metrics to a report.
-func (m *metrics) showReport(r *Report) {
+func (m *plannerMetrics) showReport(r *PlanReport) {
 	outcome := "planned"
 	if r.Hold != "" {
 		outcome = "held"

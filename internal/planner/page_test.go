@@ -93,7 +93,7 @@ func TestParseWorkers(t *testing.T) {
  {"worker_id":2,"role":"decode","model":"other","state":"ready"},
  {"worker_id":4,"role":"decode","model":"m","state":"quarantined"}]}`
 	workers, err := parseWorkers([]byte(text), "m")
-	want := []Worker{
+	want := []FleetWorker{
 		{ID: 3, Role: plan.Prefill, State: WorkerDraining},
 		{ID: 1, Role: plan.Decode, State: WorkerReady, Running: 6, Waiting: 1, CachedBlocks: 11},
 		{ID: 4, Role: plan.Decode, State: WorkerStarting},

@@ -22,7 +22,7 @@ import (
 	"penstock/internal/obs"
 )
 
-// Config configures a Planner.
+// Config configures a FleetPlanner.
 type Config struct {
 	// Plan configures the machine which decides. Its Interval is the time between two readings.
 	Plan      plan.Config
@@ -66,26 +66,26 @@ const (
 	dryStartTimeout = 31 * 24 * time.Hour
 )
 
-// Planner decides every interval how many workers a fleet has. Run drives it; Report is safe beside that.
-type Planner struct {
+// FleetPlanner decides every interval how many workers a fleet has. Run drives it; LastReport is safe beside that.
+type FleetPlanner struct {
 	cfg       Config
 	machine   *plan.Planner
 	roles     []plan.WorkerRole
 	sources   *sources
 	connector Connector // nil in a dry run
-	metrics   *metrics
+	metrics   *plannerMetrics
 	throttle  *obs.Throttle
 	startedAt time.Time
-	decision  Decision // the last one
+	decision  FleetDecision // the last one
 
 	mu struct {
 		sync.Mutex
-		report *Report // nil before the first interval
+		report *PlanReport // nil before the first interval
 	}
 }
 
-// Report is a plan with what it was made from, and what became of it.
-type Report struct {
+// PlanReport is a plan with what it was made from, and what became of it.
+type PlanReport struct {
 	// Time is when it was decided, in RFC 3339.
 	Time      string `json:"time"`
 	Namespace string `json:"namespace"`
@@ -116,7 +116,7 @@ type TrafficReport struct {
 }
 
 // New returns a planner. connector may be nil: decisions are then shown, and not carried out. The planner closes it.
-func New(cfg Config, connector Connector) (*Planner, error) {
+func New(cfg Config, connector Connector) (*FleetPlanner, error) {
 	if connector == nil { // nothing starts: that is no reason to give up an order
 		cfg.Plan.StartTimeout = dryStartTimeout
 	}
@@ -128,7 +128,7 @@ func New(cfg Config, connector Connector) (*Planner, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Planner{
+	p := &FleetPlanner{
 		cfg: cfg, machine: machine, sources: newSources(cfg.Sources), connector: connector, metrics: newMetrics(cfg.Metrics),
 		throttle: obs.NewThrottle(cfg.Log, time.Minute),
 	}
@@ -139,7 +139,7 @@ func New(cfg Config, connector Connector) (*Planner, error) {
 }
 
 // Run reads and decides every interval until ctx ends, closes the connector, and returns nil.
-func (p *Planner) Run(ctx context.Context) error {
+func (p *FleetPlanner) Run(ctx context.Context) error {
 	p.startedAt = time.Now()
 	// Ids ascend also over restarts, as long as the clock does.
 	p.decision.ID = uint64(max(p.startedAt.UnixMilli(), 1))
@@ -160,24 +160,24 @@ func (p *Planner) Run(ctx context.Context) error {
 	return p.connector.Close()
 }
 
-// Report returns the last plan, nil before the first interval is over.
-func (p *Planner) Report() *Report {
+// LastReport returns the last plan, nil before the first interval is over.
+func (p *FleetPlanner) LastReport() *PlanReport {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.mu.report
 }
 
-// Interval returns the time between two plans.
-func (p *Planner) Interval() time.Duration { return p.cfg.Plan.Interval }
+// PlanInterval returns the time between two plans.
+func (p *FleetPlanner) PlanInterval() time.Duration { return p.cfg.Plan.Interval }
 
-func (p *Planner) readSources(ctx context.Context) reading {
+func (p *FleetPlanner) readSources(ctx context.Context) reading {
 	ctx, cancel := context.WithTimeout(ctx, min(p.cfg.Plan.Interval/2, maxReadTime))
 	defer cancel()
 	return p.sources.readAll(ctx, p.cfg.Plan.Interval)
 }
 
 // handleInterval reads, decides, applies and reports.
-func (p *Planner) handleInterval(ctx context.Context) {
+func (p *FleetPlanner) handleInterval(ctx context.Context) {
 	r := p.readSources(ctx)
 	if ctx.Err() != nil {
 		return
@@ -188,7 +188,7 @@ func (p *Planner) handleInterval(ctx context.Context) {
 	}
 	if p.connector != nil {
 		var problems []string
-		own, problems = p.connector.Fleet(ctx, p.roles)
+		own, problems = p.connector.DescribeFleet(ctx, p.roles)
 		r.problems = append(r.problems, problems...)
 	}
 	if p.cfg.Sources.Server == "" || r.known { // without the table, which of the workers serve is not known
@@ -197,8 +197,8 @@ func (p *Planner) handleInterval(ctx context.Context) {
 	now := time.Now()
 	out := p.machine.HandleInterval(kv.Mono(now.Sub(p.startedAt)), plan.Observation{Traffic: r.traffic, Fleet: fleet})
 	leaving := orderWorkers(r.workers)
-	next := p.decide(now, &out, leaving)
-	report := &Report{
+	next := p.decideNext(now, &out, leaving)
+	report := &PlanReport{
 		Time: now.UTC().Format(time.RFC3339), Namespace: p.cfg.Namespace, Connector: p.cfg.ConnectorName,
 		Interval: p.cfg.Plan.Interval.Seconds(), Traffic: describeTraffic(r.traffic, p.cfg.Plan.Interval), Plan: out, Leave: next.leavingWorkers(),
 	}
@@ -210,12 +210,12 @@ func (p *Planner) handleInterval(ctx context.Context) {
 		report.DecisionID = next.ID
 	}
 	report.Problems = append([]string{}, r.problems...)
-	p.publish(ctx, report)
+	p.publishReport(ctx, report)
 }
 
-// decide returns the decision of a plan, which has the id of the last one if it orders the same.
-func (p *Planner) decide(now time.Time, out *plan.Plan, leaving []Worker) Decision {
-	d := Decision{Version: formatVersion, ID: p.decision.ID, Namespace: p.cfg.Namespace, Time: now.UTC().Format(time.RFC3339)}
+// decideNext returns the decision of a plan, which has the id of the last one if it orders the same.
+func (p *FleetPlanner) decideNext(now time.Time, out *plan.Plan, leaving []FleetWorker) FleetDecision {
+	d := FleetDecision{Version: formatVersion, ID: p.decision.ID, Namespace: p.cfg.Namespace, Time: now.UTC().Format(time.RFC3339)}
 	for i := range out.Roles {
 		role := &out.Roles[i]
 		ids := []kv.WorkerID{}
@@ -242,8 +242,8 @@ func (p *Planner) decide(now time.Time, out *plan.Plan, leaving []Worker) Decisi
 }
 
 // orderWorkers returns the workers which do not drain, of each role in the order in which they should leave.
-func orderWorkers(workers []Worker) []Worker {
-	byID := map[kv.WorkerID]Worker{}
+func orderWorkers(workers []FleetWorker) []FleetWorker {
+	byID := map[kv.WorkerID]FleetWorker{}
 	candidates := map[plan.WorkerRole][]plan.LeaveCandidate{}
 	for _, w := range workers {
 		if w.State == WorkerDraining {
@@ -254,7 +254,7 @@ func orderWorkers(workers []Worker) []Worker {
 			Worker: w.ID, Serving: w.State == WorkerReady, Running: w.Running + w.Waiting, CachedBlocks: w.CachedBlocks,
 		})
 	}
-	var out []Worker
+	var out []FleetWorker
 	for role := plan.Aggregated; role <= plan.Encode; role++ {
 		plan.OrderLeaving(candidates[role])
 		for _, c := range candidates[role] {
@@ -274,8 +274,8 @@ func describeTraffic(t *plan.Traffic, interval time.Duration) *TrafficReport {
 	}
 }
 
-// publish shows a report in metrics, logs what changes, and keeps the report.
-func (p *Planner) publish(ctx context.Context, r *Report) {
+// publishReport shows a report in metrics, logs what changes, and keeps the report.
+func (p *FleetPlanner) publishReport(ctx context.Context, r *PlanReport) {
 	p.metrics.showReport(r)
 	for i := range r.Roles {
 		if role := &r.Roles[i]; role.Change != 0 || role.Withdrawn > 0 {

@@ -124,7 +124,7 @@ func NewProcessConnector(cfg ProcessConfig) (*ProcessConnector, error) {
 }
 
 // ApplyDecision implements Connector.
-func (c *ProcessConnector) ApplyDecision(_ context.Context, d *Decision, leaving []Worker) error {
+func (c *ProcessConnector) ApplyDecision(_ context.Context, d *FleetDecision, leaving []FleetWorker) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.children = slices.DeleteFunc(c.mu.children, func(w *childWorker) bool { return w.state == childEnded })
@@ -138,7 +138,7 @@ func (c *ProcessConnector) ApplyDecision(_ context.Context, d *Decision, leaving
 }
 
 // applyRoleLocked starts or drains workers of a role. The workers of others which exist are part of the order.
-func (c *ProcessConnector) applyRoleLocked(role plan.WorkerRole, order int, leaving []Worker) error {
+func (c *ProcessConnector) applyRoleLocked(role plan.WorkerRole, order int, leaving []FleetWorker) error {
 	foreign := 0
 	for _, w := range leaving {
 		if w.Role == role && !c.isOwnLocked(w.ID) {
@@ -193,12 +193,12 @@ func (c *ProcessConnector) listLocked(role plan.WorkerRole, states ...childState
 
 // chooseLeavingLocked returns the processes in the order in which they should leave: the ones which start, the last one
 // first, then as leaving has them.
-func (c *ProcessConnector) chooseLeavingLocked(own []*childWorker, leaving []Worker) []*childWorker {
+func (c *ProcessConnector) chooseLeavingLocked(own []*childWorker, leaving []FleetWorker) []*childWorker {
 	rank := func(w *childWorker) int {
 		if w.state == childStarting {
 			return -1
 		}
-		return slices.IndexFunc(leaving, func(l Worker) bool { return l.ID == w.id }) // -1 if it has not registered yet
+		return slices.IndexFunc(leaving, func(l FleetWorker) bool { return l.ID == w.id }) // -1 if it has not registered yet
 	}
 	out := slices.Clone(own)
 	slices.SortFunc(out, func(a, b *childWorker) int {
@@ -297,8 +297,8 @@ func (c *ProcessConnector) drainLocked(w *childWorker) {
 	})
 }
 
-// Fleet implements Connector.
-func (c *ProcessConnector) Fleet(_ context.Context, roles []plan.WorkerRole) (fleet []plan.RoleFleet, problems []string) {
+// DescribeFleet implements Connector.
+func (c *ProcessConnector) DescribeFleet(_ context.Context, roles []plan.WorkerRole) (fleet []plan.RoleFleet, problems []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, role := range roles {

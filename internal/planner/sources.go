@@ -48,7 +48,7 @@ func newSources(cfg SourceConfig) *sources {
 // reading is what was read at the end of an interval.
 type reading struct {
 	traffic *plan.Traffic // nil if it is not known
-	workers []Worker
+	workers []FleetWorker
 	known   bool // whether workers are all of them
 	// problems say in words what could not be read.
 	problems []string
@@ -104,7 +104,7 @@ func (s *sources) measurePages(bodies []fetched, interval time.Duration, r *read
 	if !complete {
 		return
 	}
-	if slices.ContainsFunc(r.workers, func(w Worker) bool { return w.Role == plan.Prefill }) {
+	if slices.ContainsFunc(r.workers, func(w FleetWorker) bool { return w.Role == plan.Prefill }) {
 		sum.Waiting[plan.Prefill], sum.Waiting[plan.Aggregated] = sum.Waiting[plan.Aggregated], 0
 	}
 	countLoad(&sum, r.workers)

@@ -23,8 +23,8 @@ import (
 )
 
 // exampleDecision is the example of docs/format/decision.md.
-func exampleDecision() Decision {
-	return Decision{
+func exampleDecision() FleetDecision {
+	return FleetDecision{
 		Version: 1, ID: 1796072421382, Namespace: "penstock", Time: "2026-11-30T21:00:29Z",
 		Roles: []RoleDecision{{Role: "aggregated", Workers: 2, Leave: []kv.WorkerID{1897697234748949}, Reason: "stop 1: 2 workers are needed, by ITL"}},
 	}
@@ -40,7 +40,7 @@ func TestDecisionFormat(t *testing.T) {
 	if len(blocks) != 5 {
 		t.Fatalf("the page has %d parts, want two blocks", len(blocks))
 	}
-	var documented Decision
+	var documented FleetDecision
 	if err := json.Unmarshal([]byte(strings.TrimPrefix(blocks[1], "json")), &documented); err != nil {
 		t.Fatal(err)
 	}
@@ -65,23 +65,23 @@ func testStore(ctx context.Context, t *testing.T, store DecisionStore, acknowled
 	t.Helper()
 	roles := []plan.WorkerRole{plan.Aggregated}
 	c := NewVirtualConnector(store, 0)
-	if fleet, problems := c.Fleet(ctx, roles); fleet != nil || problems != nil {
+	if fleet, problems := c.DescribeFleet(ctx, roles); fleet != nil || problems != nil {
 		t.Errorf("an empty store: %v, %q", fleet, problems)
 	}
 	d := exampleDecision()
 	if err := c.ApplyDecision(ctx, &d, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, problems := c.Fleet(ctx, roles); len(problems) != 1 || !strings.Contains(problems[0], "no agent has acknowledged decision 1796072421382") {
+	if _, problems := c.DescribeFleet(ctx, roles); len(problems) != 1 || !strings.Contains(problems[0], "no agent has acknowledged decision 1796072421382") {
 		t.Errorf("problems %q", problems)
 	}
 	acknowledge(Ack{Version: 1, ID: d.ID, Error: "no quota", Roles: []AckRole{{Role: "aggregated", Ready: 1, Refused: 1}}})
-	fleet, problems := c.Fleet(ctx, roles)
+	fleet, problems := c.DescribeFleet(ctx, roles)
 	if len(fleet) != 1 || fleet[0] != (plan.RoleFleet{Ready: 1, Refused: 1}) || len(problems) != 1 || !strings.Contains(problems[0], `"no quota"`) {
 		t.Errorf("%+v, %q", fleet, problems)
 	}
 	acknowledge(Ack{Version: 2, ID: d.ID})
-	if fleet, problems := c.Fleet(ctx, roles); fleet != nil || len(problems) != 1 || !strings.Contains(problems[0], "version 2") {
+	if fleet, problems := c.DescribeFleet(ctx, roles); fleet != nil || len(problems) != 1 || !strings.Contains(problems[0], "version 2") {
 		t.Errorf("%+v, %q", fleet, problems)
 	}
 	// The clock of the next planner is behind.
@@ -91,7 +91,7 @@ func testStore(ctx context.Context, t *testing.T, store DecisionStore, acknowled
 		t.Fatal(err)
 	}
 	data, err := store.ReadDecision(ctx)
-	var stored Decision
+	var stored FleetDecision
 	if err != nil || json.Unmarshal(data, &stored) != nil || stored.ID != d.ID+1 || earlier.ID != stored.ID {
 		t.Errorf("after decision %d of another planner comes %s, %v", d.ID, data, err)
 	}
@@ -154,7 +154,7 @@ func TestAgentAloneKnowsWorkers(t *testing.T) {
 		p := newTestPlanner(t, Config{Sources: SourceConfig{Pages: []string{"http://fleet/metrics"}}}, f, NewVirtualConnector(store, time.Minute))
 		stop := startPlanner(t, p)
 		pass(time.Minute + time.Second)
-		if r := p.Report(); len(r.Roles) > 0 || r.Hold != "the workers are not known" {
+		if r := p.LastReport(); len(r.Roles) > 0 || r.Hold != "the workers are not known" {
 			t.Errorf("without an acknowledgement: %+v, %q", r.Roles, r.Hold)
 		}
 		text, _ := json.Marshal(Ack{Version: 1, Roles: []AckRole{{Role: "aggregated", Ready: 1}}})
@@ -162,7 +162,7 @@ func TestAgentAloneKnowsWorkers(t *testing.T) {
 			t.Fatal(err)
 		}
 		pass(time.Minute)
-		if r := p.Report(); orderOf(p) < 4 || r.Roles[0].Actual != 1 {
+		if r := p.LastReport(); orderOf(p) < 4 || r.Roles[0].Actual != 1 {
 			t.Errorf("%+v, %q", r.Roles, r.Problems)
 		}
 		stop()
@@ -176,7 +176,7 @@ func TestDryRun(t *testing.T) {
 		p := newTestPlanner(t, Config{Sources: SourceConfig{Server: "http://fleet"}}, f, nil)
 		stop := startPlanner(t, p)
 		pass(time.Hour + time.Second)
-		if r := p.Report(); orderOf(p) < 4 || r.Roles[0].Actual != 1 || r.Connector != "none" || r.DecisionID != 0 {
+		if r := p.LastReport(); orderOf(p) < 4 || r.Roles[0].Actual != 1 || r.Connector != "none" || r.DecisionID != 0 {
 			t.Errorf("%+v", r)
 		}
 		f.change(func(f *fakeFleet) {
@@ -185,7 +185,7 @@ func TestDryRun(t *testing.T) {
 			f.cached = map[kv.WorkerID]int{2: 9}
 		})
 		pass(time.Hour)
-		if r := p.Report(); orderOf(p) != 1 || len(r.Leave["aggregated"]) != 1 || r.Leave["aggregated"][0] != 1 {
+		if r := p.LastReport(); orderOf(p) != 1 || len(r.Leave["aggregated"]) != 1 || r.Leave["aggregated"][0] != 1 {
 			t.Errorf("%+v, %v", r.Roles, r.Leave)
 		}
 		stop()
@@ -226,14 +226,14 @@ func TestWebhook(t *testing.T) {
 	if problem := apply(); problem != "" {
 		t.Error(problem)
 	}
-	if fleet, _ := c.Fleet(t.Context(), roles); fleet != nil {
+	if fleet, _ := c.DescribeFleet(t.Context(), roles); fleet != nil {
 		t.Errorf("fleet %+v", fleet)
 	}
 	answer = `{"version":1,"id":7,"roles":[{"role":"aggregated","ready":3}]}`
 	if problem := apply(); problem != "" {
 		t.Error(problem)
 	}
-	if fleet, _ := c.Fleet(t.Context(), roles); len(fleet) != 1 || fleet[0].Ready != 3 {
+	if fleet, _ := c.DescribeFleet(t.Context(), roles); len(fleet) != 1 || fleet[0].Ready != 3 {
 		t.Errorf("fleet %+v", fleet)
 	}
 	for _, tt := range []struct {

@@ -33,7 +33,7 @@ type VirtualConnector struct {
 	patience time.Duration
 	opened   bool
 	base     uint64 // added to ids, so that they ascend from the ones which the store has
-	written  Decision
+	written  FleetDecision
 	since    time.Time // when it was written
 }
 
@@ -46,7 +46,7 @@ func NewVirtualConnector(store DecisionStore, patience time.Duration) *VirtualCo
 const storeTimeout = 5 * time.Second
 
 // ApplyDecision implements Connector.
-func (c *VirtualConnector) ApplyDecision(ctx context.Context, d *Decision, _ []Worker) error {
+func (c *VirtualConnector) ApplyDecision(ctx context.Context, d *FleetDecision, _ []FleetWorker) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	if err := c.openStore(ctx, d.ID); err != nil {
@@ -78,7 +78,7 @@ func (c *VirtualConnector) openStore(ctx context.Context, first uint64) error {
 	if err != nil {
 		return fmt.Errorf("read the last decision: %w", err)
 	}
-	var last Decision
+	var last FleetDecision
 	if json.Unmarshal(data, &last) == nil && last.ID >= first && last.ID < maxDecisionID {
 		c.base = last.ID + 1 - first
 	}
@@ -89,8 +89,8 @@ func (c *VirtualConnector) openStore(ctx context.Context, first uint64) error {
 // maxDecisionID bounds ids which a store may have: JSON readers are exact below it.
 const maxDecisionID = 1 << 53
 
-// Fleet implements Connector.
-func (c *VirtualConnector) Fleet(ctx context.Context, roles []plan.WorkerRole) (fleet []plan.RoleFleet, problems []string) {
+// DescribeFleet implements Connector.
+func (c *VirtualConnector) DescribeFleet(ctx context.Context, roles []plan.WorkerRole) (fleet []plan.RoleFleet, problems []string) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	data, err := c.store.ReadAck(ctx)

@@ -50,7 +50,7 @@ func NewWebhookConnector(cfg WebhookConfig) *WebhookConnector {
 }
 
 // ApplyDecision implements Connector.
-func (c *WebhookConnector) ApplyDecision(ctx context.Context, d *Decision, _ []Worker) error {
+func (c *WebhookConnector) ApplyDecision(ctx context.Context, d *FleetDecision, _ []FleetWorker) error {
 	body, err := json.Marshal(d)
 	if err != nil {
 		return err
@@ -88,8 +88,8 @@ func (c *WebhookConnector) ApplyDecision(ctx context.Context, d *Decision, _ []W
 	return nil
 }
 
-// Fleet implements Connector.
-func (c *WebhookConnector) Fleet(_ context.Context, roles []plan.WorkerRole) (fleet []plan.RoleFleet, problems []string) {
+// DescribeFleet implements Connector.
+func (c *WebhookConnector) DescribeFleet(_ context.Context, roles []plan.WorkerRole) (fleet []plan.RoleFleet, problems []string) {
 	if c.ack == nil {
 		return nil, nil
 	}

@@ -8,8 +8,8 @@ import (
 	"penstock/core/plan"
 )
 
-// Worker is a worker as the server's table has it.
-type Worker struct {
+// FleetWorker is a worker as the server's table has it.
+type FleetWorker struct {
 	ID    kv.WorkerID
 	Role  plan.WorkerRole
 	State WorkerState
@@ -30,8 +30,8 @@ const (
 // maxWorkers bounds the workers of a table.
 const maxWorkers = 1 << 16
 
-// workerRow has the fields of a row of GET /v1/router/workers which a planner reads.
-type workerRow struct {
+// tableRow has the fields of a row of GET /v1/router/workers which a planner reads.
+type tableRow struct {
 	WorkerID uint64 `json:"worker_id"`
 	Role     string `json:"role"`
 	Model    string `json:"model"`
@@ -43,16 +43,16 @@ type workerRow struct {
 			Waiting int `json:"waiting"`
 		} `json:"reported"`
 	} `json:"load"`
-	CachedBlocks int         `json:"cached_blocks"`
-	Behind       []workerRow `json:"behind"`
-	BehindError  string      `json:"behind_error"`
+	CachedBlocks int        `json:"cached_blocks"`
+	Behind       []tableRow `json:"behind"`
+	BehindError  string     `json:"behind_error"`
 }
 
 // parseWorkers reads the table of workers. It returns each worker of a model once, of all models if that is "", and in
 // place of a router process the workers behind it.
-func parseWorkers(text []byte, modelName string) ([]Worker, error) {
+func parseWorkers(text []byte, modelName string) ([]FleetWorker, error) {
 	var table struct {
-		Rows []workerRow `json:"rows"`
+		Rows []tableRow `json:"rows"`
 	}
 	if err := json.Unmarshal(text, &table); err != nil {
 		return nil, fmt.Errorf("it is no table of workers: %w", err)
@@ -68,10 +68,10 @@ func parseWorkers(text []byte, modelName string) ([]Worker, error) {
 type workerTable struct {
 	model   string
 	seen    map[kv.WorkerID]int // index of a worker in workers
-	workers []Worker
+	workers []FleetWorker
 }
 
-func (t *workerTable) addRows(rows []workerRow) error {
+func (t *workerTable) addRows(rows []tableRow) error {
 	for i := range rows {
 		r := &rows[i]
 		if r.BehindError != "" {
@@ -92,7 +92,7 @@ func (t *workerTable) addRows(rows []workerRow) error {
 }
 
 // addWorker adds a row. Ranks of a worker are one worker, which is as ready as its readiest rank.
-func (t *workerTable) addWorker(r *workerRow, role plan.WorkerRole) error {
+func (t *workerTable) addWorker(r *tableRow, role plan.WorkerRole) error {
 	id, state := kv.WorkerID(r.WorkerID), parseState(r.State)
 	at, known := t.seen[id]
 	if !known {
@@ -101,7 +101,7 @@ func (t *workerTable) addWorker(r *workerRow, role plan.WorkerRole) error {
 		}
 		at = len(t.workers)
 		t.seen[id] = at
-		t.workers = append(t.workers, Worker{ID: id, Role: role, State: state})
+		t.workers = append(t.workers, FleetWorker{ID: id, Role: role, State: state})
 	}
 	w := &t.workers[at]
 	w.State = min(w.State, state)
@@ -127,7 +127,7 @@ func parseState(state string) WorkerState {
 }
 
 // countFleet counts the workers of each role, in the order of roles.
-func countFleet(workers []Worker, roles []plan.WorkerRole) []plan.RoleFleet {
+func countFleet(workers []FleetWorker, roles []plan.WorkerRole) []plan.RoleFleet {
 	fleet := make([]plan.RoleFleet, len(roles))
 	for i, role := range roles {
 		for _, w := range workers {
@@ -146,7 +146,7 @@ func countFleet(workers []Worker, roles []plan.WorkerRole) []plan.RoleFleet {
 }
 
 // countLoad adds what waits and runs in workers. Sequences of workers which drain do not count.
-func countLoad(c *plan.IntervalCounts, workers []Worker) {
+func countLoad(c *plan.IntervalCounts, workers []FleetWorker) {
 	for _, w := range workers {
 		if w.State != WorkerDraining {
 			c.Waiting[w.Role] += float64(w.Waiting)
