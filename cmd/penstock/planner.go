@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -9,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -49,12 +52,14 @@ const defaultPlanner = "http://127.0.0.1:8090"
 func newPlanCommand() *cobra.Command {
 	var t serverTarget
 	var asJSON bool
+	var wait time.Duration
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Show what a running planner would do, or does, and why",
 		Long: `Ask a running planner for its last plan. Of each role, DESIRED is how many workers the targets
 need, FEASIBLE how many of them floor, ceiling, budget and machines permit, ACTUAL how many
-serve, and ORDER how many are to exist.`,
+serve, and ORDER how many are to exist. A planner which has just started has its first plan
+when an interval is over: that is waited for.`,
 		Example: "  penstock plan\n  penstock plan --server http://127.0.0.1:8091 --json",
 		Args:    checkArgs(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -62,11 +67,8 @@ serve, and ORDER how many are to exist.`,
 			if err != nil {
 				return err
 			}
-			var raw json.RawMessage
-			if err := c.getJSON(cmd.Context(), "/v1/plan", &raw); err != nil {
-				if refusal, ok := err.(*statusError); ok && refusal.status == http.StatusServiceUnavailable {
-					return exitCodeError{err, exitNotReady}
-				}
+			raw, err := awaitPlan(cmd.Context(), c, wait, cmd.ErrOrStderr())
+			if err != nil {
 				return err
 			}
 			if asJSON {
@@ -84,7 +86,32 @@ serve, and ORDER how many are to exist.`,
 	t.addKeyFileFlag(cmd)
 	t.addCAFlag(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().DurationVar(&wait, "wait", time.Minute, "time to wait for the first plan; 0s does not wait")
 	return cmd
+}
+
+// planInterval is how often awaitPlan asks.
+const planInterval = 500 * time.Millisecond
+
+// awaitPlan returns the last plan of a planner. It waits for the first one, and says so.
+func awaitPlan(ctx context.Context, c *apiClient, wait time.Duration, stderr io.Writer) (raw json.RawMessage, err error) {
+	for until, said := time.Now().Add(wait), false; ; said = true {
+		err := c.getJSON(ctx, "/v1/plan", &raw)
+		refusal := (*statusError)(nil)
+		switch {
+		case !errors.As(err, &refusal) || refusal.status != http.StatusServiceUnavailable:
+			return raw, err
+		case !time.Now().Before(until):
+			return nil, exitCodeError{err, exitNotReady}
+		case !said:
+			fmt.Fprintf(stderr, "waiting up to %v: %s\n", wait, printable(refusal.message))
+		}
+		select {
+		case <-time.After(planInterval):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 }
 
 // printPlan writes a plan for people.
