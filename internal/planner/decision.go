@@ -33,16 +33,6 @@ type RoleDecision struct {
 	Reason string `json:"reason"`
 }
 
-// workersOf returns how many workers of a role are to exist.
-func (d *FleetDecision) workersOf(role plan.WorkerRole) int {
-	for i := range d.Roles {
-		if d.Roles[i].Role == role.String() {
-			return d.Roles[i].Workers
-		}
-	}
-	return 0
-}
-
 // isSameOrder reports whether two decisions order the same workers.
 func (d *FleetDecision) isSameOrder(o *FleetDecision) bool {
 	if len(d.Roles) != len(o.Roles) {
