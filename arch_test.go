@@ -25,7 +25,7 @@ var rank = map[string]int{
 	"internal/zmtp": 1, "internal/media": 1, "internal/bounded": 1,
 	"internal/plane": 2, "internal/catalog": 2, "internal/edge": 2, "internal/obs": 2, "internal/dispatch": 2, "internal/engine": 2, "internal/holders": 2, "internal/embregion": 2, "internal/embtier": 2,
 	"internal/engine/watch": 1, "internal/engine/batch": 2, "internal/engine/remote": 2, "internal/engine/": 3,
-	"internal/serve": 3, "internal/replay": 3, "internal/enginemock": 3, "internal/enginemock/enginemocktest": 4,
+	"internal/serve": 3, "internal/planner": 3, "internal/replay": 3, "internal/enginemock": 3, "internal/enginemock/enginemocktest": 4,
 	"internal/config": 4, "internal/node": 4, "internal/doctor": 4, "internal/simcluster": 4,
 	"cmd": 5, "test": 5, "bench": 5,
 }
@@ -76,7 +76,7 @@ var mayImportOnly = map[string][]string{
 	"internal/reload":     {},
 	"internal/strictjson": {"core/fault", "core/kv"},
 	"internal/zmtp":       {"internal/backoff"},
-	"cmd/penstock":        {"core/route", "internal/node", "internal/node/engines", "internal/doctor", "internal/config", "internal/edge/keys", "internal/engine", "internal/simcluster", "internal/replay", "internal/replay/", "internal/engine/sim"},
+	"cmd/penstock":        {"core/route", "internal/node", "internal/node/engines", "internal/doctor", "internal/config", "internal/edge/keys", "internal/engine", "internal/planner", "internal/simcluster", "internal/replay", "internal/replay/", "internal/engine/sim"},
 	"internal/simcluster": {"core/", "internal/engine", "internal/engine/sim", "internal/replay"}, // machines, not services
 }
 

@@ -20,7 +20,7 @@ import (
 func loadConfig(cmd *cobra.Command, flags *config.Flags) (*config.Loaded, error) {
 	path, _ := cmd.Flags().GetString("config")
 	l, err := config.Load(path, os.Environ(), flags)
-	if err == nil {
+	if err == nil && l.Command != config.PlannerCommand { // a planner has its model of time from the simulated engine
 		err = rejectIdleFlags(cmd.Flags(), l.EngineKind())
 	}
 	return l, usageError(err)
@@ -58,7 +58,7 @@ func addAllFlags(cmd *cobra.Command, command *string) *config.Flags {
 	flags := config.AddAllFlags(cmd.Flags())
 	addConfigFlag(cmd)
 	groupHelp(cmd)
-	cmd.Flags().StringVar(command, "for", string(config.Up), "command whose settings they are: up, frontend, worker or router")
+	cmd.Flags().StringVar(command, "for", string(config.Up), "command whose settings they are: up, frontend, worker, router or planner")
 	return flags
 }
 

@@ -79,7 +79,7 @@ func TestGlossary(t *testing.T) {
 // TestGlossaryCheckFails: names which do not exist are seen.
 func TestGlossaryCheckFails(t *testing.T) {
 	known := newGlossaryCheck(t)
-	for _, span := range []string{"penstock planner", "penstock router --no-such-flag", "--embedding-cache", "core/no_such", "/v1/router/nothing", "no_such_field", "DYN_NOTHING", "penstock_no_such_total"} {
+	for _, span := range []string{"penstock encoder", "penstock router --no-such-flag", "--embedding-cache", "core/no_such", "/v1/router/nothing", "no_such_field", "DYN_NOTHING", "penstock_no_such_total"} {
 		if known.exists(span) {
 			t.Errorf("%s exists", span)
 		}

@@ -97,7 +97,7 @@ frontends, workers and, where wanted, routers.`,
 	root.SetVersionTemplate("penstock {{.Version}}\n")
 	root.SetFlagErrorFunc(explainFlagError)
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newUpCommand(), newFrontendCommand(), newWorkerCommand(), newRouterCommand(), newChatCommand(), newRouteCommand(), newWorkersCommand(), newEventsCommand(), newBenchCommand(), newConfigCommand(), newDoctorCommand(), newQueueCommand(), newReplayCommand(), newSimCommand(), newVersionCommand())
+	root.AddCommand(newUpCommand(), newFrontendCommand(), newWorkerCommand(), newRouterCommand(), newPlannerCommand(), newPlanCommand(), newChatCommand(), newRouteCommand(), newWorkersCommand(), newEventsCommand(), newBenchCommand(), newConfigCommand(), newDoctorCommand(), newQueueCommand(), newReplayCommand(), newSimCommand(), newVersionCommand())
 	root.SetHelpCommand(newHelpCommand())
 	return root
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -133,6 +134,12 @@ func printRoleGreeting(w io.Writer, l *config.Loaded, s node.Started) {
 	case config.Router:
 		fmt.Fprintf(&b, "\n  Penstock router  (ready in %v)\n  Sends to:  workers of namespace %s, component %s, as they come\n  Use it:    penstock frontend --component %s %s\n", took, l.Fleet.Namespace, l.Fleet.Component, l.Fleet.RouterComponent, discoveryFlags(l, s))
 	}
+	if l.Command == config.PlannerCommand {
+		fmt.Fprintf(&b, "\n  Penstock planner  (ready in %v)\n  Plans for: %s\n", took, cmp.Or(l.Planner.Server, strings.Join(l.Planner.Metrics, ", ")))
+		if !l.Planner.Apply {
+			b.WriteString("  Dry run:   nothing is started or drained; --apply with a --connector acts\n")
+		}
+	}
 	if s.NATS != "" {
 		fmt.Fprintf(&b, "  NATS:      %s   (join with: penstock worker --nats %s)\n", s.NATS, s.NATS)
 		if config.IsAllInterfaces(l.NATS.Listen) {
@@ -142,7 +149,11 @@ func printRoleGreeting(w io.Writer, l *config.Loaded, s node.Started) {
 	if s.URL != "" {
 		fmt.Fprintf(&b, "  Metrics:   %s/metrics\n", s.URL)
 	}
-	if s.URL != "" && l.Command != config.Worker {
+	switch {
+	case s.URL == "" || l.Command == config.Worker:
+	case l.Command == config.PlannerCommand:
+		fmt.Fprintf(&b, "  Look in:   penstock plan --server %s\n", s.URL)
+	default:
 		b.WriteString(keyHint(s.Access))
 		fmt.Fprintf(&b, "  Look in:   penstock workers%s\n", serverHint(s.URL, s.Access))
 	}

@@ -51,6 +51,22 @@ func (r WorkerRole) String() string {
 // MarshalText returns the name of the role.
 func (r WorkerRole) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
+// UnmarshalText reads the name of a role.
+func (r *WorkerRole) UnmarshalText(text []byte) error {
+	role, known := ParseRole(string(text))
+	if !known {
+		return fmt.Errorf("plan: %.40q is no role of workers", text)
+	}
+	*r = role
+	return nil
+}
+
+// ParseRole returns the role with a name, and false if there is none.
+func ParseRole(name string) (WorkerRole, bool) {
+	at := slices.Index(roleNames[:], name)
+	return WorkerRole(max(at, 0)), at >= 0
+}
+
 // Targets are what requests are to keep.
 type Targets struct {
 	// TTFT bounds the time to the first token, ITL the mean time between the tokens of an answer.

@@ -28,13 +28,18 @@ const (
 	Frontend Command = "frontend" // the HTTP APIs, with a router inside
 	Worker   Command = "worker"   // one engine
 	Router   Command = "router"   // a router alone, between frontends and workers
+	// PlannerCommand sizes a fleet: it serves no requests.
+	PlannerCommand Command = "planner"
 )
 
 // HasEngines reports whether processes of the command have workers with engines: a router's have none.
 func (c Command) HasEngines() bool { return c == Up || c == Worker }
 
+// ResolvesMedia reports whether processes of the command find out what media are, whatever their settings.
+func (c Command) ResolvesMedia() bool { return c != Router && c != PlannerCommand }
+
 // Commands lists the commands with settings.
-func Commands() []Command { return []Command{Up, Frontend, Worker, Router} }
+func Commands() []Command { return []Command{Up, Frontend, Worker, Router, PlannerCommand} }
 
 // Group is a part of the settings, by which the help and docs/settings.md list them.
 type Group struct {
@@ -52,6 +57,7 @@ func Groups() []Group {
 		{"media", "Images, videos and sounds", "media.md"},
 		{"network", "Discovery, planes, TLS, keys", "ops/fleet.md"},
 		{"limits", "Bounds of HTTP and of the shutdown", "ops/tls.md"},
+		{"planner", "The planner, which sizes a fleet", "planner.md"},
 		{"simulation", "The simulated engine and its model of time", "sim.md"},
 	}
 }
@@ -84,15 +90,15 @@ func GroupOf(f *pflag.Flag) string {
 //
 // A setting without group or on has the group and on of its struct.
 type Config struct {
-	DataDir string `key:"data-dir" group:"common" on:"up,frontend,worker,router" help:"directory of JetStream, if NATS is embedded, and of the worker's id; empty uses what goes with the process"`
+	DataDir string `key:"data-dir" group:"common" on:"up,frontend,worker,router,planner" help:"directory of JetStream, if NATS is embedded, and of the worker's id; empty uses what goes with the process"`
 
 	// HTTP are the settings of the HTTP API.
 	HTTP struct {
-		Addr           string   `key:"http-addr" group:"common" on:"up,frontend,worker,router" default:"127.0.0.1:8000" default-worker:"" default-router:"" valid:"address" help:"address of the HTTP API, HOST:PORT; port 0 picks a free one; empty is none, for worker and router"`
-		TLSCert        string   `key:"tls-cert" group:"network" on:"up,frontend,worker,router" help:"file with the certificate of the HTTP API, its chain included (PEM): with it HTTP is HTTPS; a changed file is reloaded"`
-		TLSKey         string   `key:"tls-key" group:"network" on:"up,frontend,worker,router" help:"file with the key of tls-cert (PEM)"`
-		APIKeyFile     string   `key:"api-key-file" group:"network" on:"up,frontend,worker,router" help:"file with API keys and their limits (YAML): with it every request to the HTTP API must show one; a changed file is reloaded"`
-		MetricsAccess  string   `key:"metrics-access" group:"network" on:"up,frontend,worker,router" default:"admin" valid:"admin|open" help:"which keys may read /metrics when there is an api-key-file: admin (a key with admin: true) or open"`
+		Addr           string   `key:"http-addr" group:"common" on:"up,frontend,worker,router,planner" default:"127.0.0.1:8000" default-worker:"" default-router:"" default-planner:"127.0.0.1:8090" valid:"address" help:"address of the HTTP API, HOST:PORT; port 0 picks a free one; empty is none, for worker, router and planner"`
+		TLSCert        string   `key:"tls-cert" group:"network" on:"up,frontend,worker,router,planner" help:"file with the certificate of the HTTP API, its chain included (PEM): with it HTTP is HTTPS; a changed file is reloaded"`
+		TLSKey         string   `key:"tls-key" group:"network" on:"up,frontend,worker,router,planner" help:"file with the key of tls-cert (PEM)"`
+		APIKeyFile     string   `key:"api-key-file" group:"network" on:"up,frontend,worker,router,planner" help:"file with API keys and their limits (YAML): with it every request to the HTTP API must show one; a changed file is reloaded"`
+		MetricsAccess  string   `key:"metrics-access" group:"network" on:"up,frontend,worker,router,planner" default:"admin" valid:"admin|open" help:"which keys may read /metrics when there is an api-key-file: admin (a key with admin: true) or open"`
 		AccessLog      string   `key:"access-log" group:"common" default:"on" default-up:"off" valid:"on|off" help:"on or off: a line for each HTTP request that is over, at level info of component access"`
 		MaxBodyBytes   int64    `key:"max-body-bytes" on:"up,frontend,router" default:"33554432" valid:"1024..1099511627776" help:"largest request body"`
 		MaxInflight    int      `key:"max-inflight" on:"up,frontend,router" default:"4096" valid:"1..16777216" help:"requests a frontend or router serves at once before it refuses more (a frontend with 503)"`
@@ -102,29 +108,29 @@ type Config struct {
 		BodyTimeout    Duration `key:"body-timeout" default:"1m" valid:"positive" help:"longest time in which a client sends the body of a request"`
 		WriteTimeout   Duration `key:"write-timeout" default:"1m" valid:"positive" help:"time after which a client that takes nothing of its answer is gone"`
 		IdleTimeout    Duration `key:"idle-timeout" default:"2m" valid:"positive" help:"time after which a connection without a request is closed"`
-		MaxConnections int      `key:"max-connections" on:"up,frontend,worker,router" default:"16384" valid:"1..16777216" help:"connections of HTTP at once; one more is closed as it comes"`
+		MaxConnections int      `key:"max-connections" on:"up,frontend,worker,router,planner" default:"16384" valid:"1..16777216" help:"connections of HTTP at once; one more is closed as it comes"`
 		MaxHeaderBytes int      `key:"max-header-bytes" default:"65536" valid:"4096..16777216" help:"largest headers of a request"`
 	} `group:"limits" on:"up,frontend"`
 
 	// NATS are the settings of the connection to NATS and of an embedded server.
 	NATS struct {
 		Listen    string   `key:"nats-listen" group:"common" valid:"address" help:"embed a NATS server that others reach at HOST:PORT (up always embeds one, for itself unless this is given)"`
-		URLs      string   `key:"nats" group:"common" on:"frontend,worker,router" help:"URL of the fleet's NATS server, several separated by commas: nats://HOST:PORT, tls://…, with USER:PASSWORD@ if it asks"`
-		Creds     string   `key:"nats-creds" on:"frontend,worker,router" help:"file with NATS credentials (JWT and seed)"`
-		TokenFile string   `key:"nats-token-file" help:"file with the token that an embedded NATS server asks of others, and that is shown to --nats"`
-		TLSCA     string   `key:"nats-tls-ca" help:"file with the certificates that sign the NATS server's (PEM); empty is the system's. An embedded server with a certificate asks its clients for one that they sign"`
-		TLSCert   string   `key:"nats-tls-cert" help:"file with this process's certificate for NATS (PEM); an embedded server that has one speaks TLS only"`
-		TLSKey    string   `key:"nats-tls-key" help:"file with the key of nats-tls-cert (PEM)"`
-		Wait      Duration `key:"nats-wait" on:"frontend,worker,router" default:"15s" valid:"positive" help:"time that --nats has to answer at the start; later interruptions may last"`
+		URLs      string   `key:"nats" group:"common" on:"frontend,worker,router,planner" help:"URL of the fleet's NATS server, several separated by commas: nats://HOST:PORT, tls://…, with USER:PASSWORD@ if it asks"`
+		Creds     string   `key:"nats-creds" on:"frontend,worker,router,planner" help:"file with NATS credentials (JWT and seed)"`
+		TokenFile string   `key:"nats-token-file" on:"up,frontend,worker,router,planner" help:"file with the token that an embedded NATS server asks of others, and that is shown to --nats"`
+		TLSCA     string   `key:"nats-tls-ca" on:"up,frontend,worker,router,planner" help:"file with the certificates that sign the NATS server's (PEM); empty is the system's. An embedded server with a certificate asks its clients for one that they sign"`
+		TLSCert   string   `key:"nats-tls-cert" on:"up,frontend,worker,router,planner" help:"file with this process's certificate for NATS (PEM); an embedded server that has one speaks TLS only"`
+		TLSKey    string   `key:"nats-tls-key" on:"up,frontend,worker,router,planner" help:"file with the key of nats-tls-cert (PEM)"`
+		Wait      Duration `key:"nats-wait" on:"frontend,worker,router,planner" default:"15s" valid:"positive" help:"time that --nats has to answer at the start; later interruptions may last"`
 	} `group:"network" on:"up,frontend,worker,router"`
 
 	// Fleet are the settings by which instances find each other.
 	Fleet struct {
-		Discovery       string   `key:"discovery" default:"nats" valid:"nats|file|static" help:"where instances find each other: nats, file (a directory that all share), or static (a list of addresses)"`
-		DiscoveryDir    string   `key:"discovery-dir" help:"directory of --discovery file"`
+		Discovery       string   `key:"discovery" on:"frontend,worker,router,planner" default:"nats" valid:"nats|file|static" help:"where instances find each other: nats, file (a directory that all share), or static (a list of addresses)"`
+		DiscoveryDir    string   `key:"discovery-dir" on:"frontend,worker,router,planner" help:"directory of --discovery file"`
 		StaticWorkers   []string `key:"static-workers" on:"frontend,worker,router" help:"address of a worker for --discovery static, such as tcp://10.0.0.7:7000; repeatable. A worker needs only the addresses of workers which it asks: encode workers, and workers of role prefill and decode one another's"`
-		Namespace       string   `key:"namespace" group:"common" on:"up,frontend,worker,router" default:"penstock" valid:"name" help:"fleet that instances register in and find each other by"`
-		Component       string   `key:"component" group:"common" on:"up,frontend,worker,router" default:"backend" valid:"name" help:"component name of the workers: a worker's own, and that of those to whom a frontend or router sends"`
+		Namespace       string   `key:"namespace" group:"common" on:"up,frontend,worker,router,planner" default:"penstock" valid:"name" help:"fleet that instances register in and find each other by"`
+		Component       string   `key:"component" group:"common" on:"up,frontend,worker,router,planner" default:"backend" valid:"name" help:"component name of the workers: a worker's own, and that of those to whom a frontend or router sends"`
 		Endpoint        string   `key:"endpoint" group:"common" on:"up,worker,router" default:"generate" valid:"name" help:"endpoint name that the workers, or the router, register"`
 		RouterComponent string   `key:"router-component" group:"router" on:"router" default:"router" valid:"name" help:"component name of the router itself: frontends with this --component send to it"`
 		WorkerID        uint64   `key:"worker-id" on:"worker,router" help:"number of this instance in the fleet, below 2^53; 0 draws one, which --data-dir keeps"`
@@ -154,7 +160,7 @@ type Config struct {
 
 	// Engine are the settings of engines, of their caches, batches and models.
 	Engine struct {
-		Engines          Engines  `key:"engine" group:"common" default:"tiny" help:"engine of the workers: tiny (computes on the CPU), sim (simulated), or one that runs already: vllm=URL, sglang=URL, trtllm=URL or llamacpp=URL, with options behind commas (docs/engines.md); up takes several of those"`
+		Engines          Engines  `key:"engine" group:"common" on:"up,worker,planner" default:"tiny" help:"engine of the workers: tiny (computes on the CPU), sim (simulated), or one that runs already: vllm=URL, sglang=URL, trtllm=URL or llamacpp=URL, with options behind commas (docs/engines.md); up takes several of those"`
 		Wait             Duration `key:"engine-wait" default:"10m" valid:"positive" help:"time that an engine that runs already has to answer at the start, of several the first one; engines that answer later are taken in then"`
 		KVEvents         string   `key:"kv-events" on:"worker" help:"ZeroMQ endpoint at which the engine publishes its cache events, such as tcp://10.0.0.5:5557, or one to listen at for an engine that dials, such as tcp://*:5557; data-parallel rank i has the port plus i"`
 		KVReplay         string   `key:"kv-replay" on:"worker" help:"ZeroMQ endpoint at which the engine repeats cache events that were missed, such as tcp://10.0.0.5:5558"`
@@ -162,18 +168,18 @@ type Config struct {
 		PrefillWorkers   int      `key:"prefill-workers" group:"common" on:"up" valid:"0..1024" help:"number of workers with role prefill, which compute long prompts for the other workers, which are decode workers then. Engines of this program only"`
 		EncodeWorkers    int      `key:"encode-workers" group:"common" on:"up" valid:"0..1024" help:"number of workers with role encode, which the other workers ask to encode images, videos and sounds; engine tiny only. Each has an embedding cache of its own"`
 		Role             string   `key:"role" group:"common" on:"worker" default:"aggregated" valid:"aggregated|prefill|decode|encode" help:"what the worker is for: aggregated (prefill and decode), decode (which takes whole requests too), encode (media for the others, with engine tiny or a vLLM which does that), or prefill (prompts for decode workers, with engines of this program or a vLLM which has kv-connector)"`
-		Model            string   `key:"model" group:"common" help:"built-in model to serve, of which each engine has one: penstock-tiny or penstock-sim; empty is the engine's. Not used with --model-path"`
-		ModelPath        string   `key:"model-path" group:"common" on:"up,frontend,worker,router" help:"directory of a Hugging Face checkpoint; engine sim reads all but its weights. In front of engines that run already, and for frontends and routers: where the tokenizer is, if not where the engine or the worker names it"`
-		ServedModelName  []string `key:"served-model-name" group:"common" help:"name that clients use, repeatable; the first is the model's own"`
+		Model            string   `key:"model" group:"common" on:"up,worker,planner" help:"built-in model to serve, of which each engine has one: penstock-tiny or penstock-sim; empty is the engine's. Not used with --model-path"`
+		ModelPath        string   `key:"model-path" group:"common" on:"up,frontend,worker,router,planner" help:"directory of a Hugging Face checkpoint; engine sim reads all but its weights. In front of engines that run already, and for frontends and routers: where the tokenizer is, if not where the engine or the worker names it"`
+		ServedModelName  []string `key:"served-model-name" group:"common" on:"up,worker,planner" help:"name that clients use, repeatable; the first is the model's own"`
 		ToolCallParser   string   `key:"tool-call-parser" default:"auto" help:"form in which the model writes calls of functions: auto (what its template, vocabulary or name tell), none, or a name such as hermes, llama3_json, mistral, deepseek_v3, harmony"`
 		ReasoningParser  string   `key:"reasoning-parser" default:"auto" help:"form in which the model writes reasoning: auto, none, or a name such as qwen3, deepseek_r1, gpt_oss, mistral, granite"`
 		Preprocess       string   `key:"preprocess" on:"up,frontend" default:"local" valid:"local|engine" help:"what tokenizes and runs chat templates: local (the frontend), or engine (the workers' engines, for models whose tokenizer or template is refused here)"`
 		ChatProcessor    string   `key:"dyn-chat-processor" on:"up,frontend" help:"Dynamo's name of preprocess: vllm is engine, dynamo is local"`
-		BlockSize        int      `key:"kv-cache-block-size" default:"16" valid:"2..1024" help:"tokens per KV-cache block; of an engine that runs already it is found out, and must be this or a divisor of this if it is given"`
-		Blocks           int      `key:"kv-cache-blocks" valid:"0..16777216" help:"KV-cache blocks per worker; 0 is the engine's own: tiny sizes the cache from the model, sim has 1048576 tokens"`
+		BlockSize        int      `key:"kv-cache-block-size" on:"up,worker,planner" default:"16" valid:"2..1024" help:"tokens per KV-cache block; of an engine that runs already it is found out, and must be this or a divisor of this if it is given"`
+		Blocks           int      `key:"kv-cache-blocks" on:"up,worker,planner" valid:"0..16777216" help:"KV-cache blocks per worker; 0 is the engine's own: tiny sizes the cache from the model, sim has 1048576 tokens"`
 		Pool             string   `key:"pool" help:"pool of KV blocks which workers of this host share, ID=PATH:SIZE (0=/dev/shm/pool:2GiB): full blocks are copied there, and fetched from there in place of being computed. PATH is a file or a DAX device; the first worker makes the file, and all workers give its size. Engine tiny only; empty is none"`
-		MaxNumSeqs       int      `key:"max-num-seqs" default:"256" valid:"1..65536" help:"sequences that a worker runs at once"`
-		MaxBatchedTokens int      `key:"max-num-batched-tokens" valid:"0..1048576" help:"tokens that a worker computes in one step; longer prompts are prefilled in chunks. 0 is the engine's own: 512 of tiny, 8192 of sim"`
+		MaxNumSeqs       int      `key:"max-num-seqs" on:"up,worker,planner" default:"256" valid:"1..65536" help:"sequences that a worker runs at once"`
+		MaxBatchedTokens int      `key:"max-num-batched-tokens" on:"up,worker,planner" valid:"0..1048576" help:"tokens that a worker computes in one step; longer prompts are prefilled in chunks. 0 is the engine's own: 512 of tiny, 8192 of sim"`
 		MaxWaiting       int      `key:"max-waiting" default:"1024" valid:"1..1048576" help:"requests that a worker queues before it refuses more"`
 		HostedExperts    string   `key:"hosted-experts" on:"worker" help:"experts of a mixture-of-experts model that the worker hosts, if not all: LAYERS:EXPERTS or LAYERS:EXPERTS@SHARE, separated by commas (0-60:0-31,0-60:64@0.5), SHARE being how much of the tokens for them it computes itself; routers prefer it for requests that expect them"`
 		CanaryInterval   Duration `key:"canary-interval" default:"10s" valid:"0s turns it off" help:"silence after which a worker asks its engine for a token, to see whether it works; 0s never does"`
@@ -202,7 +208,7 @@ type Config struct {
 		ContextLength  int       `key:"sim-context-length" on:"up,worker" help:"tokens of prompt and answer that a simulated model takes; 0 is what the checkpoint at model-path says, or 262144"`
 		Output         int       `key:"sim-output" on:"up,worker" default:"256" valid:"0..16777216" help:"mean length in tokens of an answer to which the client set no limit; 0 has it go on to the end of the context"`
 		Text           string    `key:"sim-text" on:"up,worker" default:"passage" valid:"passage|echo" help:"what a simulated model answers: passage (a text to read) or echo (the prompt)"`
-	} `group:"simulation" on:"up,worker,replay"`
+	} `group:"simulation" on:"up,worker,replay,planner"`
 
 	// Router are the settings for the choice of a worker, and for requests whose worker fails.
 	Router struct {
@@ -224,8 +230,8 @@ type Config struct {
 		AffinityWeights     []float64 `key:"router-affinity-weights" default:"1,0.1,1,1" valid:"0..1e9" help:"what preferences are worth, in blocks: a block labelled as moe_query asks, the experts that it expects for each block of the prompt, the worker of the request's session for each block of the prompt; and, per ms of prefill, a ms of encoding that is saved because the worker holds the embeddings (1 if left out)"`
 		SessionAffinity     string    `key:"router-session-affinity" default:"soft" valid:"soft|hard|off" help:"what a request's session id (x-session-id, nvext.session_control) is worth: soft prefers the worker that had its last request, hard keeps to it while it can be chosen, off takes no notice"`
 		SessionTTL          Duration  `key:"router-session-ttl" default:"10m" valid:"positive" help:"silence after which a session is forgotten"`
-		TTFTTarget          Duration  `key:"ttft-target" valid:"0s is no target" help:"longest time to the first token, in mode time: of the workers that are predicted to meet it the one of least cost is chosen; a request may give its own (router_config_override.ttft_target_ms)"`
-		ITLTarget           Duration  `key:"itl-target" valid:"0s is no target" help:"longest mean time between two tokens of an answer, in mode time, as ttft-target"`
+		TTFTTarget          Duration  `key:"ttft-target" on:"up,frontend,router,planner" default-planner:"500ms" valid:"0s is no target" help:"longest time to the first token, in mode time: of the workers that are predicted to meet it the one of least cost is chosen; a request may give its own (router_config_override.ttft_target_ms)"`
+		ITLTarget           Duration  `key:"itl-target" on:"up,frontend,router,planner" default-planner:"50ms" valid:"0s is no target" help:"longest mean time between two tokens of an answer, in mode time, as ttft-target"`
 		TargetMiss          string    `key:"router-target-miss" default:"wait" valid:"wait|refuse" help:"what happens to a request that no worker can answer within its targets: wait (in the router, behind requests that can meet theirs) or refuse (at once, with 503 and Retry-After)"`
 		QueueThreshold      string    `key:"router-queue-threshold" default:"off" help:"share of a worker's max-num-batched-tokens above which so many prompt tokens wait there that requests rather wait in the router; off never"`
 		QueuePolicy         string    `key:"router-queue-policy" default:"fcfs" valid:"fcfs|wspt" help:"which waiting request the router sends first: fcfs (the oldest) or wspt (the one with least to compute)"`
@@ -279,14 +285,17 @@ type Config struct {
 	// Drain are the settings of the shutdown.
 	Drain struct {
 		Grace   Duration `key:"drain-grace" default-frontend:"5s" valid:"0s turns it off" help:"time that a frontend goes on taking requests after Ctrl-C or SIGTERM, while /health says draining, so that load balancers find another"`
-		Timeout Duration `key:"drain-timeout" on:"up,frontend,worker,router" default:"30s" valid:"positive" help:"time that running requests have to finish after Ctrl-C or SIGTERM"`
+		Timeout Duration `key:"drain-timeout" on:"up,frontend,worker,router,planner" default:"30s" valid:"positive" help:"time that running requests have to finish after Ctrl-C or SIGTERM"`
 	} `group:"limits" on:"up,frontend"`
 
 	// Log are the settings of the log.
 	Log struct {
-		Level  string `key:"log-level" default:"info" help:"debug, info, warn or error, with exceptions per component (frontend, router, worker, engine, bus, catalog, disco, nats, rpc, routerproxy, holders, access, traces): info,router=debug"`
+		Level  string `key:"log-level" default:"info" help:"debug, info, warn or error, with exceptions per component (frontend, router, worker, engine, bus, catalog, disco, nats, rpc, routerproxy, holders, planner, access, traces): info,router=debug"`
 		Format string `key:"log-format" default:"text" valid:"text|json" help:"text or json"`
-	} `group:"common" on:"up,frontend,worker,router"`
+	} `group:"common" on:"up,frontend,worker,router,planner"`
+
+	// Planner are the settings of the planner.
+	Planner PlannerSettings `group:"planner" on:"planner"`
 }
 
 // Duration is a duration which is written like 30s or 10m everywhere.
@@ -395,6 +404,7 @@ func (c *Config) Validate() error {
 	p.checkSimulation(c)
 	p.checkDisagg(c)
 	p.checkPool(c)
+	p.checkPlanner(c)
 	if _, err := c.ParseLogLevels(); err != nil {
 		p.report("log-level", err.Error())
 	}

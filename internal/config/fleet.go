@@ -121,7 +121,11 @@ func (c *Config) validateCommand(command Command) error {
 	if command == Worker {
 		p.checkWorkerEngine(c)
 	}
-	if command != Up {
+	switch command {
+	case Up:
+	case PlannerCommand:
+		p.checkPlannerCommand(c)
+	default:
 		p.checkConnection(command, c)
 	}
 	return errors.Join(p...)

@@ -41,6 +41,7 @@ type Loaded struct {
 	// Command is the command to which the tree belongs.
 	Command Command
 	origin  map[string]string
+	file    string // the configuration file; "" if there is none
 
 	tracesEnabled bool
 	tracesProblem string // why traces are off although an endpoint is configured
@@ -154,7 +155,7 @@ func NoFlags(command Command) *Flags {
 // that command, or if the command has no settings.
 func (fl *Flags) SetCommand(command string) error {
 	if !slices.Contains(Commands(), Command(command)) {
-		return fmt.Errorf("%.100q is not a command with settings; those are up, frontend, worker and router", command)
+		return fmt.Errorf("%.100q is not a command with settings; those are up, frontend, worker, router and planner", command)
 	}
 	fl.command = Command(command)
 	var errs []error
@@ -235,6 +236,7 @@ func Read(path string, environ []string, flags *Flags) (*Loaded, error) {
 	if path == "" {
 		path = configFileFromEnv(environ)
 	}
+	l.file = path
 	l.tracesEnabled, l.tracesProblem = detectTraces(environ)
 	l.hubCacheDir = findHubCacheDir(environ)
 	err := errors.Join(l.applyFile(path), l.applyEnvironment(environ))
@@ -244,7 +246,7 @@ func Read(path string, environ []string, flags *Flags) (*Loaded, error) {
 	l.deriveDisaggPolicy()
 	l.deriveTransfer()
 	// A value which could not be read keeps the valid value of the layer below, so nothing is reported twice.
-	return l, errors.Join(err, l.Validate(), l.validateCommand(l.Command))
+	return l, errors.Join(err, l.Validate(), l.validateCommand(l.Command), l.checkPlannedWorkers())
 }
 
 // deriveRouterMode sets the router mode, if it is not set, to the one for which weights are set.

@@ -160,7 +160,7 @@ func (e *SettingError) Unwrap() error { return e.cause }
 
 // LogComponents lists the components which log under a name of their own.
 func LogComponents() []string {
-	return []string{"frontend", "router", "worker", "engine", "bus", "catalog", "disco", "nats", "rpc", "routerproxy", "holders", "access", "traces"}
+	return []string{"frontend", "router", "worker", "engine", "bus", "catalog", "disco", "nats", "rpc", "routerproxy", "holders", "planner", "access", "traces"}
 }
 
 // relayLevel matches a level of the component routerproxy by the name which it had.

@@ -98,8 +98,9 @@ func documentedMetrics(t *testing.T) (metrics map[string]metric, types map[strin
 	t.Helper()
 	metrics, types = map[string]metric{}, map[string]string{}
 	for command, as := range map[config.Command]func(*process) role{
-		config.Up:     func(p *process) role { return newUpRole(p, nil) },
-		config.Router: func(p *process) role { return &routerRole{process: p} },
+		config.Up:             func(p *process) role { return newUpRole(p, nil) },
+		config.Router:         func(p *process) role { return &routerRole{process: p} },
+		config.PlannerCommand: func(p *process) role { return &plannerRole{process: p} },
 	} {
 		cfg, err := config.Load("", []string{"PENSTOCK_NATS_LISTEN=127.0.0.1:0", "PENSTOCK_POOL=0=/dev/null:1MiB"}, config.NoFlags(command))
 		if err != nil {

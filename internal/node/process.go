@@ -91,7 +91,7 @@ func runRole(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(
 		p.tracer = traces.Tracer()
 		defer traces.Close() // after everything that has spans
 	}
-	if cfg.Command != config.Router || cfg.Media.Multimodal {
+	if cfg.Command.ResolvesMedia() || cfg.Media.Multimodal {
 		if p.fetcher, err = newFetcher(cfg); err != nil {
 			return err
 		}

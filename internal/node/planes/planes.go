@@ -49,6 +49,9 @@ const deregisterTimeout = 10 * time.Second
 // Open opens what the settings name. The caller closes the planes even after an error.
 func Open(ctx context.Context, cfg *config.Loaded, log *slog.Logger) (*Set, error) {
 	p := &Set{}
+	if cfg.Command == config.PlannerCommand {
+		return p, p.openStore(ctx, cfg, log)
+	}
 	if err := p.openNATS(ctx, cfg, log); err != nil {
 		return p, err
 	}
@@ -74,16 +77,37 @@ func (p *Set) openNATS(ctx context.Context, cfg *config.Loaded, log *slog.Logger
 	case cfg.Command == config.Up || cfg.NATS.Listen != "":
 		return p.startEmbeddedNATS(cfg, log)
 	case cfg.DataDir != "":
-		lock, err := natsd.Lock(cfg.DataDir)
-		if err != nil {
+		if err := p.lockDataDir(cfg.DataDir); err != nil {
 			return err
 		}
-		p.closers = append(p.closers, lock.Close)
 	}
 	if cfg.NATS.URLs == "" {
 		return nil
 	}
 	return p.dialNATS(ctx, cfg, log)
+}
+
+// openStore opens what a planner needs, which neither calls nor is called: the lock of the data directory, and NATS if its
+// decisions go there.
+func (p *Set) openStore(ctx context.Context, cfg *config.Loaded, log *slog.Logger) error {
+	if cfg.DataDir != "" {
+		if err := p.lockDataDir(cfg.DataDir); err != nil {
+			return err
+		}
+	}
+	if cfg.NATS.URLs == "" || cfg.Planner.Connector != config.ConnectorVirtual || !cfg.Planner.Apply {
+		return nil
+	}
+	return p.dialNATS(ctx, cfg, log)
+}
+
+// lockDataDir takes the lock of a data directory, until the planes are closed.
+func (p *Set) lockDataDir(dir string) error {
+	lock, err := natsd.Lock(dir)
+	if err == nil {
+		p.closers = append(p.closers, lock.Close)
+	}
+	return err
 }
 
 func (p *Set) startEmbeddedNATS(cfg *config.Loaded, log *slog.Logger) error {

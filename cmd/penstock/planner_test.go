@@ -1,0 +1,53 @@
+package main
+
+import (
+	"bytes"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// TestPlan: plan waits for the first plan, prints it with its reasons, and its JSON as it came.
+func TestPlan(t *testing.T) {
+	const report = `{"time":"2026-11-30T21:00:29Z","namespace":"f","connector":"process","decision_id":7,"interval_s":30,
+ "traffic":{"arrivals_per_s":2.5,"input_tokens":1000,"output_tokens":100,"cached_share":0.25,"ttft_ms":80,"itl_ms":12.5},
+ "forecast":{"method":"mean","observed":2,"expected":3,"raised":4},"hold":"there are no metrics","accelerators":3,
+ "roles":[{"role":"decode","desired":4,"feasible":3,"actual":2,"order":3,"change":1,"attainment":0.991,"attainable":1,"reason":"start 1: by ITL"}],
+ "leave":{"decode":[12,11]},"problems":["the metrics of http://h: no answer"]}`
+	asked := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if asked++; asked == 1 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = w.Write([]byte(`{"error":{"message":"there is no plan yet"}}`))
+			return
+		}
+		_, _ = w.Write([]byte(report))
+	}))
+	defer server.Close()
+	var out, text bytes.Buffer
+	if code := runCommandLine([]string{"plan", "--server", server.URL}, &out, &text); code != exitDone {
+		t.Fatalf("exit code %d: %s", code, text.String())
+	}
+	for _, want := range []string{
+		"plan of 2026-11-30T21:00:29Z for namespace f, every 30 s; connector process carries it out (decision 7)",
+		"traffic: 2.50 requests/s, 1000 prompt tokens (25 % cached), 100 output tokens, TTFT 80 ms, ITL 12.5 ms",
+		"forecast by mean: 3.00 requests/s, sized for 4.00", "hold: there are no metrics",
+		"decode  4        3         2       3      99.1 %      start 1: by ITL", "leaving first of role decode: 12 11", "problem: the metrics of http://h: no answer",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+	if !strings.Contains(text.String(), "waiting up to 1m0s: there is no plan yet") {
+		t.Errorf("it says %q", text.String())
+	}
+	out.Reset()
+	if code := runCommandLine([]string{"plan", "--server", server.URL, "--json"}, &out, &text); code != exitDone || strings.TrimSpace(out.String()) != report {
+		t.Errorf("exit code %d: %s", code, out.String())
+	}
+	asked = 0
+	if code := runCommandLine([]string{"plan", "--server", server.URL, "--wait", "0s"}, &out, &text); code != exitNotReady {
+		t.Errorf("exit code %d without a plan", code)
+	}
+}

@@ -1,0 +1,112 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"penstock/core/plan"
+)
+
+// loadPlanner returns the settings of a planner with the given flags.
+func loadPlanner(t *testing.T, path string, environ []string, args ...string) (*Loaded, error) {
+	t.Helper()
+	fs := pflag.NewFlagSet("planner", pflag.ContinueOnError)
+	flags := AddFlags(fs, PlannerCommand)
+	if err := fs.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	return Load(path, environ, flags)
+}
+
+// TestPlannedRoles: planner-workers has a range for each role.
+func TestPlannedRoles(t *testing.T) {
+	l, err := loadPlanner(t, "", nil, "--planner-workers=prefill=0..4:2", "--planner-workers=decode=3..8")
+	if err != nil {
+		t.Fatal(err)
+	}
+	roles, err := l.PlannedRoles()
+	if err != nil || len(roles) != 2 {
+		t.Fatal(roles, err)
+	}
+	if r := roles[0]; r.Role != plan.Prefill || r.Floor != -1 || r.Ceiling != 4 || r.Accelerators != 2 {
+		t.Errorf("%+v", r)
+	}
+	if r := roles[1]; r.Role != plan.Decode || r.Floor != 3 || r.Ceiling != 8 || r.Accelerators != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestPlannerSettings: what a planner cannot do is refused with what to do.
+func TestPlannerSettings(t *testing.T) {
+	for _, tt := range []struct {
+		args, wants string
+	}{
+		{"", ""},
+		{"--planner-workers=aggregated", "is not ROLE=LEAST..MOST"},
+		{"--planner-workers=aggregated=2..1", "is not ROLE=LEAST..MOST"},
+		{"--planner-workers=aggregated=1..2:0", "is not ROLE=LEAST..MOST"},
+		{"--planner-workers=encode=1..2", "is not ROLE=LEAST..MOST"},
+		{"--planner-workers=prefill=1..2", "aggregated workers, or prefill and decode workers"},
+		{"--planner-connector=kubernetes", "kubernetes is not there yet: choose virtual"},
+		{"--planner-connector=magic", "is not one of none, process, virtual, webhook"},
+		{"--planner-apply", "there is no connector that could act"},
+		{"--planner-connector=virtual", "virtual needs a place for decisions"},
+		{"--planner-connector=virtual --data-dir=/tmp", ""},
+		{"--planner-connector=webhook", "needs the URL"},
+		{"--planner-connector=webhook --planner-webhook=http://u:p@h/", "planner-webhook: want a URL"},
+		{"--planner-connector=process --engine=sim", "need the fleet's NATS server"},
+		{"--planner-connector=process --nats=nats://h:1", "say which engine"},
+		{"--planner-connector=process --nats=nats://h:1 --engine=sim", ""},
+		{"--planner-server=", "there is nothing to read"},
+		{"--planner-metrics=file:///etc/passwd", "planner-metrics: want a URL"},
+		{"--planner-interval=1s", "1s is less than 2s"},
+		{"--ttft-target=0s", "needs ttft-target and itl-target"},
+	} {
+		_, err := loadPlanner(t, "", nil, strings.Fields(tt.args)...)
+		switch {
+		case tt.wants == "" && err != nil:
+			t.Errorf("%s: %v", tt.args, err)
+		case tt.wants != "" && (err == nil || !strings.Contains(err.Error(), tt.wants)):
+			t.Errorf("%s: %v, want %q", tt.args, err, tt.wants)
+		}
+	}
+}
+
+// TestWorkerArgs: a worker gets the flags which it has, too, but the planner's own; its command line is valid.
+func TestWorkerArgs(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "penstock.yaml")
+	if err := os.WriteFile(file, []byte("nats: nats://h:1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := loadPlanner(t, file, []string{"PENSTOCK_MAX_NUM_SEQS=7"}, "--planner-connector=process", "--engine=sim", "--sim-speedup=2", "--sim-prefill=1,2.5",
+		"--served-model-name=a", "--served-model-name=b c", "--http-addr=127.0.0.1:9", "--data-dir=/tmp", "--drain-timeout=90s", "--planner-interval=5s", "--ttft-target=1s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"worker", "--config=" + file, "--engine=sim", "--served-model-name=a", "--served-model-name=b c", "--sim-prefill=1,2.5", "--sim-speedup=2",
+		"--drain-timeout=1m30s", "--http-addr=", "--nats-listen=", "--worker-id=0",
+	}
+	args := l.WorkerArgs()
+	if !slices.Equal(args, want) {
+		t.Errorf("arguments %q\nwant      %q", args, want)
+	}
+	fs := pflag.NewFlagSet("worker", pflag.ContinueOnError)
+	flags := AddFlags(fs, Worker)
+	fs.String("config", "", "")
+	if err := fs.Parse(args[1:]); err != nil {
+		t.Fatal(err)
+	}
+	w, err := Load(file, []string{"PENSTOCK_HTTP_ADDR=127.0.0.1:9", "PENSTOCK_WORKER_ID=5"}, flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.HTTP.Addr != "" || w.Fleet.WorkerID != 0 || w.Simulation.Speedup != 2 {
+		t.Errorf("the worker has %q, id %d, speedup %g", w.HTTP.Addr, w.Fleet.WorkerID, w.Simulation.Speedup)
+	}
+}

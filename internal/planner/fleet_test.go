@@ -1,0 +1,443 @@
+package planner
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"penstock/core/kv"
+	"penstock/core/plan"
+	"penstock/internal/fixturetest"
+	"penstock/internal/obs"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childVariable) != "" {
+		runChild()
+		return
+	}
+	fixturetest.RunTests(m)
+}
+
+// fakeFleet is a server with its page of metrics and its table of workers, and processes as its workers, in virtual time.
+type fakeFleet struct {
+	mu sync.Mutex
+	// rate is in requests a second, of 1000 prompt tokens and 100 output tokens each.
+	rate     float64
+	requests float64 // which came until readAt
+	readAt   time.Time
+	// startUp and drain are the times which workers take. neverReady workers do not get ready, and broken ones end at once.
+	startUp, drain     time.Duration
+	neverReady, broken bool
+	// frozen keeps the page which was read last, with its date or without; failing answers 500; partial lacks the
+	// histogram of gaps.
+	frozen, failing, partial bool
+	keepDate                 bool
+	last                     []byte
+	lastDate                 string
+	processes                []*fakeProcess
+	cached                   map[kv.WorkerID]int
+	calls                    []string // "start 1", "drain 1", "kill 1"
+}
+
+// RoundTrip implements http.RoundTripper.
+func (f *fakeFleet) RoundTrip(req *http.Request) (*http.Response, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	resp := &http.Response{StatusCode: http.StatusOK, Status: "200 OK", Header: http.Header{}, Request: req}
+	date, body := time.Now().UTC().Format(http.TimeFormat), f.tableLocked()
+	if req.URL.Path == "/metrics" {
+		if f.failing {
+			resp.StatusCode, resp.Status = http.StatusInternalServerError, "500 Internal Server Error"
+		}
+		if !f.frozen {
+			f.last, f.lastDate = f.pageLocked(), date
+		}
+		body = f.last
+		if f.keepDate {
+			date = f.lastDate
+		}
+	}
+	resp.Header.Set("Date", date)
+	resp.Body = io.NopCloser(bytes.NewReader(body))
+	return resp, nil
+}
+
+// pageLocked returns the page of a frontend whose requests ended as they came.
+func (f *fakeFleet) pageLocked() []byte {
+	now := time.Now()
+	if !f.readAt.IsZero() {
+		f.requests += f.rate * now.Sub(f.readAt).Seconds()
+	}
+	f.readAt = now
+	n := f.requests
+	var b strings.Builder
+	fmt.Fprintf(&b, "# TYPE penstock_frontend_inflight gauge\npenstock_frontend_inflight 0\n# TYPE process_cpu_seconds_total counter\nprocess_cpu_seconds_total %g\n", float64(now.Unix()))
+	histogram := func(name string, count, sum float64) {
+		fmt.Fprintf(&b, "# TYPE penstock_%s histogram\npenstock_%s_bucket{model=\"m\",le=\"+Inf\"} %.0f\npenstock_%s_sum{model=\"m\"} %g\npenstock_%s_count{model=\"m\"} %.0f\n", name, name, count, name, sum, name, count)
+	}
+	counter := func(name, labels string, v float64) {
+		fmt.Fprintf(&b, "# TYPE penstock_%s counter\npenstock_%s{model=\"m\"%s} %g\n", name, name, labels, v)
+	}
+	histogram("frontend_time_to_first_token_seconds", n, n*0.1)
+	if !f.partial {
+		histogram("frontend_inter_token_latency_seconds", n*99, n*99*0.02)
+	}
+	counter("frontend_requests_total", `,endpoint="chat_completions",status="200"`, n)
+	counter("frontend_prompt_tokens_total", "", n*1000)
+	counter("frontend_output_tokens_total", "", n*100)
+	counter("frontend_cached_tokens_total", "", 0)
+	return []byte(b.String())
+}
+
+// tableLocked returns the table of workers.
+func (f *fakeFleet) tableLocked() []byte {
+	table := map[string][]map[string]any{"rows": {}}
+	for _, p := range f.processes {
+		if p.registered {
+			table["rows"] = append(table["rows"], map[string]any{
+				"worker_id": p.id, "role": p.role, "model": "m", "state": "ready", "cached_blocks": f.cached[p.id],
+				"load": map[string]any{"reported": map[string]int{"running": 0}},
+			})
+		}
+	}
+	text, _ := json.Marshal(table)
+	return text
+}
+
+// fakeProcess is a worker of a fakeFleet.
+type fakeProcess struct {
+	fleet      *fakeFleet
+	id         kv.WorkerID
+	role       string
+	registered bool
+	output     *io.PipeReader
+	end        *io.PipeWriter
+}
+
+// launch is a LaunchFunc.
+func (f *fakeFleet) launch(_ string, args []string, _ string) (LaunchedProcess, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := &fakeProcess{fleet: f, id: kv.WorkerID(len(f.processes) + 1)}
+	for _, a := range args {
+		if role, is := strings.CutPrefix(a, "--role="); is {
+			p.role = role
+		}
+	}
+	p.output, p.end = io.Pipe()
+	f.processes = append(f.processes, p)
+	f.calls = append(f.calls, fmt.Sprintf("start %d", p.id))
+	switch {
+	case f.broken:
+		_ = p.end.Close()
+	case !f.neverReady:
+		time.AfterFunc(f.startUp, func() {
+			f.mu.Lock()
+			p.registered = true
+			f.mu.Unlock()
+			_, _ = fmt.Fprintf(p.end, "{\"role\":\"worker\",\"worker_id\":%d}\n", p.id)
+		})
+	}
+	return p, nil
+}
+
+func (p *fakeProcess) Output() io.Reader { return p.output }
+func (p *fakeProcess) Wait() error       { return nil }
+
+func (p *fakeProcess) Drain() error {
+	p.fleet.mu.Lock()
+	defer p.fleet.mu.Unlock()
+	p.fleet.calls = append(p.fleet.calls, fmt.Sprintf("drain %d", p.id))
+	drain := p.fleet.drain
+	if !p.registered {
+		drain = 0
+	}
+	p.registered = false
+	time.AfterFunc(drain, func() { _ = p.end.Close() })
+	return nil
+}
+
+func (p *fakeProcess) Kill() error {
+	p.fleet.mu.Lock()
+	defer p.fleet.mu.Unlock()
+	p.fleet.calls = append(p.fleet.calls, fmt.Sprintf("kill %d", p.id))
+	return p.end.Close()
+}
+
+func (f *fakeFleet) change(set func(*fakeFleet)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	set(f)
+}
+
+// callsOf returns the calls of a kind.
+func (f *fakeFleet) callsOf(kind string) (calls []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range f.calls {
+		if strings.HasPrefix(c, kind) {
+			calls = append(calls, c)
+		}
+	}
+	return calls
+}
+
+// planConfig sizes for an engine which computes 20,000 prompt tokens a second.
+func planConfig(t *testing.T) plan.Config {
+	t.Helper()
+	table, err := plan.NewTableModel([]float64{0, 10_000}, []float64{0, 500}, []float64{1, 256}, []float64{0, 10_000}, [][]float64{{5, 5}, {60, 60}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plan.Config{
+		Roles:   []plan.RoleConfig{{Role: plan.Aggregated, Ceiling: 8, Models: []plan.EngineModel{table}}},
+		Targets: plan.Targets{TTFT: 500 * time.Millisecond, ITL: 50 * time.Millisecond}, Interval: 30 * time.Second, StartUp: time.Minute,
+	}
+}
+
+// runFleet runs a planner for a fleet in a bubble, and test beside it. It returns when all processes have ended.
+func runFleet(t *testing.T, f *fakeFleet, test func(t *testing.T, p *FleetPlanner)) {
+	t.Helper()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		connector, err := NewProcessConnector(ProcessConfig{Launch: f.launch, Binary: "penstock", Dir: dir, DrainTimeout: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := newTestPlanner(t, Config{Sources: SourceConfig{Server: "http://fleet"}, ConnectorName: "process"}, f, connector)
+		stop := startPlanner(t, p)
+		test(t, p)
+		stop()
+		for _, child := range f.processes {
+			if child.registered {
+				t.Errorf("worker %d outlives the planner", child.id)
+			}
+		}
+	})
+}
+
+// newTestPlanner returns a planner for a fleet, with planConfig.
+func newTestPlanner(t *testing.T, cfg Config, f *fakeFleet, connector Connector) *FleetPlanner {
+	t.Helper()
+	cfg.Plan, cfg.Namespace, cfg.Metrics = planConfig(t), "test", obs.NewMetrics()
+	cfg.Sources.Client = &http.Client{Transport: f}
+	p, err := New(cfg, connector)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// startPlanner runs a planner. The function which it returns ends it, and waits.
+func startPlanner(t *testing.T, p *FleetPlanner) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx) }()
+	return func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// pass lets virtual time pass, to just after the plan of an interval.
+func pass(d time.Duration) {
+	time.Sleep(d) // virtual time
+	synctest.Wait()
+}
+
+// orderOf returns the order of the only role, -1 if there is none.
+func orderOf(p *FleetPlanner) int {
+	if r := p.LastReport(); r != nil && len(r.Roles) == 1 {
+		return r.Roles[0].Order
+	}
+	return -1
+}
+
+// TestLoadStep: a step of the load is answered by more workers. When it is over, the ones with the least to lose leave.
+func TestLoadStep(t *testing.T) {
+	f := &fakeFleet{rate: 1, startUp: 40 * time.Second, drain: time.Minute, cached: map[kv.WorkerID]int{1: 10, 2: 1000, 3: 500, 4: 1, 5: 2, 6: 3, 7: 4, 8: 5}}
+	runFleet(t, f, func(t *testing.T, p *FleetPlanner) {
+		pass(5*time.Minute + time.Second)
+		if n := orderOf(p); n != 1 {
+			t.Fatalf("%d workers are ordered for one request a second", n)
+		}
+		f.change(func(f *fakeFleet) { f.rate = 60 })
+		pass(5 * time.Minute)
+		most, r := orderOf(p), p.LastReport()
+		if most < 4 || r.Roles[0].Actual != most {
+			t.Fatalf("at 60 requests a second: %+v, problems %q", r.Roles, r.Problems)
+		}
+		if r.Traffic.Arrivals < 59 || r.Traffic.Arrivals > 61 || r.Traffic.InputTokens != 1000 || r.Traffic.TTFT < 99.9 || r.Traffic.TTFT > 100.1 || r.Traffic.ITL < 19.9 || r.Traffic.ITL > 20.1 {
+			t.Errorf("traffic is %+v", r.Traffic)
+		}
+		f.change(func(f *fakeFleet) { f.rate = 1 })
+		pass(20 * time.Minute)
+		if n := orderOf(p); n != 1 {
+			t.Errorf("%d workers are ordered after the step", n)
+		}
+		if left := f.callsOf("drain"); len(left) != most-1 || slices.Contains(left, "drain 2") {
+			t.Errorf("%v, want all but worker 2, which has most in its cache", left)
+		}
+		if killed := f.callsOf("kill"); killed != nil {
+			t.Error(killed)
+		}
+	})
+}
+
+// TestZeroTraffic: without requests the floor stays, which is a measurement and no lack of one.
+func TestZeroTraffic(t *testing.T) {
+	f := &fakeFleet{startUp: time.Second}
+	runFleet(t, f, func(t *testing.T, p *FleetPlanner) {
+		pass(30*time.Minute + time.Second)
+		if r := p.LastReport(); orderOf(p) != 1 || r.Hold != "" || len(r.Problems) > 0 || r.Roles[0].Actual != 1 {
+			t.Errorf("%+v, hold %q, problems %q", r.Roles, r.Hold, r.Problems)
+		}
+		if calls := f.callsOf(""); !slices.Equal(calls, []string{"start 1"}) {
+			t.Error(calls)
+		}
+	})
+}
+
+// TestBadMetrics: while metrics are frozen, missing or partial, nothing shrinks although the load fell, and the plan says
+// why.
+func TestBadMetrics(t *testing.T) {
+	for name, tt := range map[string]struct {
+		disturb       func(*fakeFleet)
+		hold, problem string
+	}{
+		"frozen by a cache": {func(f *fakeFleet) { f.frozen, f.keepDate = true, true }, "frozen: they were not measured again", "did not make them again"},
+		"frozen":            {func(f *fakeFleet) { f.frozen = true }, "frozen: they were not measured again", "no byte has changed"},
+		"missing":           {func(f *fakeFleet) { f.failing = true }, "there are no metrics", "500 Internal Server Error"},
+		"partial":           {func(f *fakeFleet) { f.partial = true }, "there are no metrics", "they are partial: penstock_frontend_inter_token_latency_seconds was there before"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &fakeFleet{rate: 60, startUp: time.Second}
+			runFleet(t, f, func(t *testing.T, p *FleetPlanner) {
+				pass(10*time.Minute + time.Second)
+				before := orderOf(p)
+				f.change(func(f *fakeFleet) {
+					f.rate = 0.1
+					tt.disturb(f)
+				})
+				pass(30 * time.Second)
+				if r := p.LastReport(); before < 4 || orderOf(p) != before || !strings.Contains(r.Hold, tt.hold) || !strings.Contains(strings.Join(r.Problems, "\n"), tt.problem) {
+					t.Fatalf("%d workers, then %+v, hold %q, problems %q", before, r.Roles, r.Hold, r.Problems)
+				}
+				if name == "partial" { // what a page lacks for good is not there
+					return
+				}
+				pass(20 * time.Minute)
+				if r := p.LastReport(); orderOf(p) != before || !strings.Contains(r.Roles[0].Reason, "hold: ") {
+					t.Errorf("%d workers, then %+v", before, r.Roles)
+				}
+			})
+		})
+	}
+}
+
+// TestWorkerNeverReady: a worker which does not get ready is withdrawn, its process ends, and the plan says so.
+func TestWorkerNeverReady(t *testing.T) {
+	f := &fakeFleet{rate: 1, startUp: time.Second}
+	runFleet(t, f, func(t *testing.T, p *FleetPlanner) {
+		pass(2*time.Minute + time.Second)
+		f.change(func(f *fakeFleet) { f.rate, f.neverReady = 60, true })
+		pass(5 * time.Minute)
+		if r := p.LastReport(); orderOf(p) < 4 || r.Roles[0].Actual != 1 {
+			t.Fatalf("%+v", r.Roles)
+		}
+		said := false
+		for range 20 {
+			pass(30 * time.Second)
+			r := p.LastReport().Roles[0]
+			said = said || r.Withdrawn > 0 && strings.Contains(r.Reason, "withdrew") && strings.Contains(r.Reason, "not ready")
+		}
+		if orderOf(p) != 1 || !said {
+			t.Errorf("%+v; withdrawn: %v", p.LastReport().Roles, said)
+		}
+		if drained := f.callsOf("drain"); len(drained) < 3 || slices.Contains(drained, "drain 1") {
+			t.Errorf("%v, want the ones which did not get ready", drained)
+		}
+	})
+}
+
+// TestCrashLoop: workers which end at once are not started for ever, and the plan says so.
+func TestCrashLoop(t *testing.T) {
+	f := &fakeFleet{broken: true}
+	runFleet(t, f, func(t *testing.T, p *FleetPlanner) {
+		pass(9*time.Minute + time.Second)
+		if started := f.callsOf("start"); len(started) != maxFailedStarts {
+			t.Errorf("%v, want %d", started, maxFailedStarts)
+		}
+		if r := p.LastReport(); !strings.Contains(strings.Join(r.Problems, "\n"), "no more are started") {
+			t.Errorf("problems %q", r.Problems)
+		}
+	})
+}
+
+// TestLongStreams: workers whose requests last long drain as long as they may; nothing is started in their place, and the
+// floor holds. Beyond that they are killed.
+func TestLongStreams(t *testing.T) {
+	f := &fakeFleet{rate: 60, startUp: time.Second, drain: 24 * time.Hour}
+	runFleet(t, f, func(t *testing.T, p *FleetPlanner) {
+		pass(5*time.Minute + time.Second)
+		most := orderOf(p)
+		f.change(func(f *fakeFleet) { f.rate = 1 })
+		pass(30 * time.Minute)
+		if r := p.LastReport(); orderOf(p) != 1 || r.Roles[0].Actual != 1 || r.Accelerators != most {
+			t.Errorf("%+v takes %d accelerators, want %d", r.Roles, r.Accelerators, most)
+		}
+		if started, killed := f.callsOf("start"), f.callsOf("kill"); len(started) != most || killed != nil {
+			t.Errorf("%v, %v", started, killed)
+		}
+		pass(time.Hour)
+		if killed := f.callsOf("kill"); len(killed) != most-1 {
+			t.Errorf("%v, want %d: an hour is the drain timeout", killed, most-1)
+		}
+		if r := p.LastReport(); r.Accelerators != 1 {
+			t.Errorf("%d accelerators are taken", r.Accelerators)
+		}
+	})
+}
+
+// TestForeignWorkers: workers which others have started count, and are not touched.
+func TestForeignWorkers(t *testing.T) {
+	c, err := NewProcessConnector(ProcessConfig{Binary: "penstock", Dir: t.TempDir(), Launch: func(string, []string, string) (LaunchedProcess, error) {
+		return nil, errors.New("no more processes")
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	workers := []FleetWorker{{ID: 1}, {ID: 2}, {ID: 3}}
+	d := &FleetDecision{Roles: []RoleDecision{{Role: "aggregated", Workers: 2}}}
+	if err := c.ApplyDecision(t.Context(), d, workers); err != nil {
+		t.Fatal(err)
+	}
+	if _, problems := c.DescribeFleet(t.Context(), []plan.WorkerRole{plan.Aggregated}); len(problems) != 1 || !strings.Contains(problems[0], "1 workers of role aggregated are more than ordered") {
+		t.Errorf("problems %q", problems)
+	}
+	d.Roles[0].Workers = 4
+	if err := c.ApplyDecision(t.Context(), d, workers); err == nil || !strings.Contains(err.Error(), "no more processes") {
+		t.Errorf("error %v", err)
+	}
+	if fleet, _ := c.DescribeFleet(t.Context(), []plan.WorkerRole{plan.Aggregated}); fleet[0].Refused != 1 {
+		t.Errorf("fleet %+v", fleet)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,73 @@
+package planner
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// childVariable makes the test program a worker's process.
+const childVariable = "PLANNER_TEST_CHILD"
+
+// runChild is a worker: it says that it is ready, and ends when it is asked to drain.
+func runChild() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	fmt.Fprintln(os.Stderr, "log of", strings.Join(os.Args[1:], " "))
+	fmt.Println(`{"role":"worker","worker_id":77}`)
+	<-ctx.Done()
+}
+
+// TestLaunchProcess: a real process gets its arguments, its log is a file of its own, and SIGTERM drains it.
+func TestLaunchProcess(t *testing.T) {
+	t.Setenv(childVariable, "1")
+	dir := t.TempDir()
+	p, err := LaunchProcess(os.Args[0], []string{"worker", "--role=decode"}, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(p.Output())
+	if !lines.Scan() || lines.Text() != `{"role":"worker","worker_id":77}` {
+		t.Errorf("it says %q", lines.Text())
+	}
+	if err := p.Drain(); err != nil {
+		t.Fatal(err)
+	}
+	for lines.Scan() {
+	}
+	if err := p.Wait(); err != nil {
+		t.Error(err)
+	}
+	if log, err := os.ReadFile(filepath.Join(dir, workerLog)); err != nil || string(log) != "log of worker --role=decode\n" {
+		t.Errorf("log %q, %v", log, err)
+	}
+}
+
+// TestBoundedLog: a log which is full begins anew, and the one before stays.
+func TestBoundedLog(t *testing.T) {
+	dir := t.TempDir()
+	l, err := openBoundedLog(filepath.Join(dir, workerLog))
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := make([]byte, maxLog/4)
+	for range 13 {
+		if n, err := l.Write(block); n != len(block) || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]int64{workerLog: maxLog / 4, earlierLog: maxLog} {
+		if st, err := os.Stat(filepath.Join(dir, name)); err != nil || st.Size() != want {
+			t.Errorf("%s has %v bytes, %v, want %d", name, st.Size(), err, want)
+		}
+	}
+}
