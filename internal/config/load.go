@@ -40,7 +40,9 @@ type Loaded struct {
 	Config
 	// Command is the command to which the tree belongs.
 	Command Command
-	origin  map[string]string
+	// ExecCommand is the command line of the engine which the worker starts; empty if it starts none.
+	ExecCommand []string
+	origin      map[string]string
 
 	tracesEnabled bool
 	tracesProblem string // why traces are off although an endpoint is configured
@@ -111,9 +113,10 @@ func redactURLs(urls string) string {
 
 // Flags holds the settings given on a command line.
 type Flags struct {
-	command Command
-	values  Config
-	flagSet *pflag.FlagSet
+	command     Command
+	values      Config
+	flagSet     *pflag.FlagSet
+	execCommand []string
 }
 
 // AddFlags defines the flags of the command on fs.
@@ -239,7 +242,7 @@ func Read(path string, environ []string, flags *Flags) (*Loaded, error) {
 	l.hubCacheDir = findHubCacheDir(environ)
 	err := errors.Join(l.applyFile(path), l.applyEnvironment(environ))
 	l.applyFlags(flags)
-	err = errors.Join(err, l.applyChatProcessor(), l.applyDynamoCache())
+	err = errors.Join(err, l.applyChatProcessor(), l.applyDynamoCache(), l.applyExecCommand(flags.execCommand))
 	l.deriveRouterMode()
 	l.deriveDisaggPolicy()
 	l.deriveTransfer()
