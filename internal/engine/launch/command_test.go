@@ -35,50 +35,60 @@ func TestPlanCommand(t *testing.T) {
 		setting    string
 	}{
 		{
-			"vLLM without flags", "vllm serve M", Options{},
+			"vLLM without flags", "vllm serve M",
+			Options{},
 			"--host 127.0.0.1 --port 20000 " + vllmEvents + " --enable-prompt-tokens-details",
 			"vllm=http://127.0.0.1:20000,events=ipc:///run/p/endpoint,replay=ipc:///run/p/replay_endpoint",
 		},
 		{
-			"vLLM as a module, with an address and a block size", "python3 -m vllm.entrypoints.openai.api_server --model M --host=0.0.0.0 --port 8000 --enable_prompt_tokens_details --block-size 8", Options{BlockSize: 16},
+			"vLLM as a module, with an address and a block size", "python3 -m vllm.entrypoints.openai.api_server --model M --host=0.0.0.0 --port 8000 --enable_prompt_tokens_details --block-size 8",
+			Options{BlockSize: 16},
 			vllmEvents,
 			"vllm=http://127.0.0.1:8000,events=ipc:///run/p/endpoint,replay=ipc:///run/p/replay_endpoint",
 		},
 		{
-			"the required block size", "vllm serve M --host ::1 --port 1 --enable-prompt-tokens-details", Options{BlockSize: 16},
+			"the required block size", "vllm serve M --host ::1 --port 1 --enable-prompt-tokens-details",
+			Options{BlockSize: 16},
 			"--block-size 16 " + vllmEvents,
 			"vllm=http://[::1]:1,events=ipc:///run/p/endpoint,replay=ipc:///run/p/replay_endpoint",
 		},
 		{
-			"two ranks have ports", "vllm serve M --port 8000 -dp 2", Options{},
+			"two ranks have ports", "vllm serve M --port 8000 -dp 2",
+			Options{},
 			`--host 127.0.0.1 --kv-events-config {"enable_kv_cache_events":true,"endpoint":"tcp://*:20000","publisher":"zmq","replay_endpoint":"tcp://*:20002"} --enable-prompt-tokens-details`,
 			"vllm=http://127.0.0.1:8000,events=tcp://127.0.0.1:20000,replay=tcp://127.0.0.1:20002,ranks=2",
 		},
 		{
-			"parts for others", `vllm serve M --host 127.0.0.1 --port 1 --enable-prompt-tokens-details --kv-transfer-config '{"kv_connector":"NixlConnector","kv_role":"kv_both"}' --ec-transfer-config '{"ec_role":"ec_consumer"}' --mm-processor-kwargs '{"max_pixels":9}'`, Options{},
+			"parts for others", `vllm serve M --host 127.0.0.1 --port 1 --enable-prompt-tokens-details --kv-transfer-config '{"kv_connector":"NixlConnector","kv_role":"kv_both"}' --ec-transfer-config '{"ec_role":"ec_consumer"}' --mm-processor-kwargs '{"max_pixels":9}'`,
+			Options{},
 			vllmEvents,
 			`vllm=http://127.0.0.1:1,events=ipc:///run/p/endpoint,replay=ipc:///run/p/replay_endpoint,kv-connector=nixl,ec-role=consumer,mm-processor-kwargs={"max_pixels":9}`,
 		},
 		{
-			"SGLang", "python -m sglang.launch_server --model-path M", Options{},
+			"SGLang", "python -m sglang.launch_server --model-path M",
+			Options{},
 			`--host 127.0.0.1 --port 20000 --page-size 16 --kv-events-config {"endpoint":"tcp://*:20001","publisher":"zmq","replay_endpoint":"tcp://*:20002"} --enable-metrics --enable-cache-report`,
 			"sglang=http://127.0.0.1:20000,events=tcp://127.0.0.1:20001,replay=tcp://127.0.0.1:20002",
 		},
 		{
-			"llama.cpp", "/opt/llama-server -m M.gguf --port 8080", Options{BlockSize: 32},
+			"llama.cpp", "/opt/llama-server -m M.gguf --port 8080",
+			Options{BlockSize: 32},
 			"--host 127.0.0.1 --metrics", "llamacpp=http://127.0.0.1:8080",
 		},
 		{
-			"another program of a named kind", "/opt/run-engine M", Options{Kind: "llamacpp"},
+			"another program of a named kind", "/opt/run-engine M",
+			Options{Kind: "llamacpp"},
 			"--host 127.0.0.1 --port 20000 --metrics", "llamacpp=http://127.0.0.1:20000",
 		},
 		{
-			"penstock sim", "penstock sim", Options{},
+			"penstock sim", "penstock sim",
+			Options{},
 			"--http-addr 127.0.0.1:20000 --kv-events ipc:///run/p/kv-events --kv-replay ipc:///run/p/kv-replay",
 			"vllm=http://127.0.0.1:20000,events=ipc:///run/p/kv-events,replay=ipc:///run/p/kv-replay",
 		},
 		{
-			"penstock sim as llama.cpp", "penstock sim --dialect llamacpp --http-addr :8000", Options{},
+			"penstock sim as llama.cpp", "penstock sim --dialect llamacpp --http-addr :8000",
+			Options{},
 			"", "llamacpp=http://127.0.0.1:8000",
 		},
 	} {
