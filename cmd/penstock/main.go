@@ -102,6 +102,7 @@ frontends, workers and, where wanted, routers.`,
 	root.SetFlagErrorFunc(explainFlagError)
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(newUpCommand(), newFrontendCommand(), newWorkerCommand(), newRouterCommand(), newChatCommand(), newRouteCommand(), newWorkersCommand(), newEventsCommand(), newBenchCommand(), newConfigCommand(), newDoctorCommand(), newQueueCommand(), newReplayCommand(), newSimCommand(), newVersionCommand())
+	root.AddCommand(optionalCommands()...)
 	root.SetHelpCommand(newHelpCommand())
 	return root
 }
