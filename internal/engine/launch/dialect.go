@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// dialect describes the command line of one kind of engine. A flag of it stands without its dashes.
-type dialect struct {
+// commandDialect describes the command line of one kind of engine. A flag of it stands without its dashes.
+type commandDialect struct {
 	// kind is the kind of the engine, as in the setting engine.
 	kind string
 	// programs are base names of programs, and modules prefixes of the modules of python -m.
@@ -51,7 +51,7 @@ const (
 
 // The flags are those of vLLM 0.16 to 0.32 (vllm serve --help), SGLang 0.5.3 to 0.5.23 (sglang.launch_server --help), llama.cpp's
 // server of build 11434 (llama-server --help) and of penstock sim.
-var dialects = []dialect{
+var dialects = []commandDialect{
 	{
 		kind: "vllm", programs: []string{"vllm"}, modules: []string{"vllm.entrypoints."},
 		host: "host", port: "port", ranks: []string{"data-parallel-size", "dp"}, blockSize: "block-size",
@@ -83,8 +83,8 @@ var dialects = []dialect{
 const noCacheRemedy = "routing by cache needs the engine's prefix cache: leave it out, or start the engine yourself and name it with --engine"
 
 // simDialect is the command line of penstock sim as an engine of a kind.
-func simDialect(kind string) *dialect {
-	d := &dialect{
+func simDialect(kind string) *commandDialect {
+	d := &commandDialect{
 		kind: kind, address: "http-addr", ranks: []string{"data-parallel-size"}, blockSize: "kv-cache-block-size",
 		refused: []refusedFlag{{"kv-dial", "the worker dials the engine's events: leave it out"}},
 	}
@@ -113,7 +113,7 @@ func DetectKind(argv []string, kind string) (string, error) {
 }
 
 // findDialect returns the dialect of a command line.
-func findDialect(argv []string, kind string) (*dialect, error) {
+func findDialect(argv []string, kind string) (*commandDialect, error) {
 	if len(argv) == 0 {
 		return nil, fmt.Errorf("the engine's command is missing: write it behind two dashes, as in --exec -- vllm serve MODEL")
 	}
@@ -131,7 +131,7 @@ func findDialect(argv []string, kind string) (*dialect, error) {
 			return nil, fmt.Errorf("%.100q is no known engine: name its kind with --dialect %s", argv[0], strings.Join(Kinds(), "|"))
 		}
 	}
-	i := slices.IndexFunc(dialects, func(d dialect) bool { return d.kind == kind })
+	i := slices.IndexFunc(dialects, func(d commandDialect) bool { return d.kind == kind })
 	return &dialects[i], nil
 }
 
@@ -149,7 +149,7 @@ func kindOfCommand(argv []string) string {
 }
 
 // findSim returns the dialect of penstock sim; nil if the command is another one.
-func findSim(argv []string, kind string) (*dialect, error) {
+func findSim(argv []string, kind string) (*commandDialect, error) {
 	if path.Base(argv[0]) != "penstock" || len(argv) < 2 || argv[1] != "sim" {
 		return nil, nil
 	}

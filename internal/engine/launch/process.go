@@ -61,9 +61,10 @@ type ExitError struct {
 	reason string
 }
 
+// Error implements error.
 func (e *ExitError) Error() string { return e.reason }
 
-// Process runs an engine as a child process of its own process group.
+// EngineProcess runs an engine as a child process of its own process group.
 //
 //	state     event                               next
 //	starting  the process cannot be started       ended
@@ -74,7 +75,7 @@ func (e *ExitError) Error() string { return e.reason }
 //	pausing   Run's context ends                  ended
 //
 // Whatever is left of the process group when the process has ended is killed: it would hold ports and devices.
-type Process struct {
+type EngineProcess struct {
 	cfg ProcessConfig
 	mu  struct {
 		sync.Mutex
@@ -85,30 +86,30 @@ type Process struct {
 }
 
 // NewProcess returns the process of an engine, which Run starts.
-func NewProcess(cfg ProcessConfig) *Process { return &Process{cfg: cfg} }
+func NewProcess(cfg ProcessConfig) *EngineProcess { return &EngineProcess{cfg: cfg} }
 
 // LastLine returns the last line that the engine wrote, shortened; "" before the first one.
-func (p *Process) LastLine() string {
+func (p *EngineProcess) LastLine() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.mu.lastLine
 }
 
 // MarkServed records that the engine has served: from now on it is started again if it ends.
-func (p *Process) MarkServed() {
+func (p *EngineProcess) MarkServed() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.mu.served = true
 }
 
-func (p *Process) hasServed() bool {
+func (p *EngineProcess) hasServed() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.mu.served
 }
 
 // StopError returns the [*ExitError] of the engine which Run stopped because its context ended; nil if its exit code is 0.
-func (p *Process) StopError() error {
+func (p *EngineProcess) StopError() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mu.stopCode == 0 {
@@ -119,7 +120,7 @@ func (p *Process) StopError() error {
 
 // Run runs the engine until ctx ends, and then stops it and returns nil. It returns an [*ExitError] if the engine ends by
 // itself and is not started again.
-func (p *Process) Run(ctx context.Context) error {
+func (p *EngineProcess) Run(ctx context.Context) error {
 	policy := restartPolicy{limit: p.cfg.Restarts}
 	pause := backoff.Backoff{Min: minPause, Max: maxPause}
 	for {
@@ -150,7 +151,7 @@ func (p *Process) Run(ctx context.Context) error {
 }
 
 // explainEnd returns the error of an engine which is not started again.
-func (p *Process) explainEnd(ended processEnd, policy *restartPolicy) error {
+func (p *EngineProcess) explainEnd(ended processEnd, policy *restartPolicy) error {
 	code, reason := ended.code, ""
 	switch {
 	case !p.hasServed():
@@ -178,7 +179,7 @@ type processEnd struct {
 
 // runOnce runs the engine once: until it ends, or until ctx ends and it has been stopped. An error means that it could not
 // be started.
-func (p *Process) runOnce(ctx context.Context) (processEnd, error) {
+func (p *EngineProcess) runOnce(ctx context.Context) (processEnd, error) {
 	if err := p.emptyDir(); err != nil {
 		return processEnd{}, err
 	}
@@ -221,7 +222,7 @@ func (p *Process) runOnce(ctx context.Context) (processEnd, error) {
 }
 
 // awaitEnd waits for the end of the process, which it stops when ctx ends, and returns for how long the engine served.
-func (p *Process) awaitEnd(ctx context.Context, child *os.Process, ended <-chan struct{}) (served time.Duration) {
+func (p *EngineProcess) awaitEnd(ctx context.Context, child *os.Process, ended <-chan struct{}) (served time.Duration) {
 	tick := time.NewTicker(servingInterval)
 	defer tick.Stop()
 	for {
@@ -251,7 +252,7 @@ func (p *Process) awaitEnd(ctx context.Context, child *os.Process, ended <-chan 
 }
 
 // readOutput passes the lines of the engine's output on.
-func (p *Process) readOutput(out io.Reader) {
+func (p *EngineProcess) readOutput(out io.Reader) {
 	lines := bufio.NewReaderSize(out, maxLine)
 	for {
 		line, err := lines.ReadSlice('\n')
@@ -269,7 +270,7 @@ func (p *Process) readOutput(out io.Reader) {
 }
 
 // emptyDir removes what an earlier process left in Dir.
-func (p *Process) emptyDir() error {
+func (p *EngineProcess) emptyDir() error {
 	old, err := filepath.Glob(filepath.Join(p.cfg.Dir, "*"))
 	for _, path := range old {
 		err = errors.Join(err, os.RemoveAll(path))
