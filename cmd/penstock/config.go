@@ -20,8 +20,11 @@ import (
 func loadConfig(cmd *cobra.Command, flags *config.Flags) (*config.Loaded, error) {
 	path, _ := cmd.Flags().GetString("config")
 	l, err := config.Load(path, os.Environ(), flags)
-	if err == nil && l.Command != config.PlannerCommand { // a planner has its model of time from the simulated engine
-		err = rejectIdleFlags(cmd.Flags(), l.EngineKind())
+	if err == nil {
+		if l.Command != config.PlannerCommand { // a planner has its model of time from the simulated engine
+			err = rejectIdleFlags(cmd.Flags(), l.EngineKind())
+		}
+		err = errors.Join(err, rejectIdleExecFlags(cmd.Flags(), l))
 	}
 	return l, usageError(err)
 }
@@ -44,6 +47,16 @@ func rejectIdleFlags(fs *pflag.FlagSet, engine string) (err error) {
 			err = fmt.Errorf("--%s is about --engine sim, and the engine is %s", f.Name, engine)
 		case why != "" && slices.Contains(config.RemoteKinds(), engine):
 			err = fmt.Errorf("--%s says nothing of engines that run already: %s; leave it out", f.Name, why)
+		}
+	})
+	return err
+}
+
+// rejectIdleExecFlags refuses flags about an engine which is not started here.
+func rejectIdleExecFlags(fs *pflag.FlagSet, l *config.Loaded) (err error) {
+	fs.Visit(func(f *pflag.Flag) {
+		if isExecFlag := strings.HasPrefix(f.Name, "exec-") || f.Name == "dialect"; err == nil && isExecFlag && len(l.ExecCommand) == 0 && fs.Lookup("exec") != nil {
+			err = fmt.Errorf("--%s is about an engine that the worker starts: add --exec -- and the engine's command, or leave it out", f.Name)
 		}
 	})
 	return err

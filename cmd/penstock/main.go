@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock/internal/config"
+	"penstock/internal/node"
 )
 
 // The exit codes.
@@ -49,6 +50,9 @@ func runCommandLine(args []string, stdout, stderr io.Writer) int {
 	var coded exitCodeError
 	if errors.As(err, &coded) {
 		return coded.code
+	}
+	if ended := (*node.EngineExitError)(nil); errors.As(err, &ended) {
+		return ended.Code
 	}
 	if setting := (*config.SettingError)(nil); errors.As(err, &setting) {
 		return exitUsage
@@ -98,6 +102,7 @@ frontends, workers and, where wanted, routers.`,
 	root.SetFlagErrorFunc(explainFlagError)
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(newUpCommand(), newFrontendCommand(), newWorkerCommand(), newRouterCommand(), newPlannerCommand(), newPlanCommand(), newChatCommand(), newRouteCommand(), newWorkersCommand(), newEventsCommand(), newBenchCommand(), newConfigCommand(), newDoctorCommand(), newQueueCommand(), newReplayCommand(), newSimCommand(), newVersionCommand())
+	root.AddCommand(optionalCommands()...)
 	root.SetHelpCommand(newHelpCommand())
 	return root
 }

@@ -46,12 +46,17 @@ With --engine vllm=URL (sglang=, trtllm=, llamacpp=) it stands in front of an en
 runs already, with a worker for each of its data-parallel ranks, and follows the events
 of its cache at --kv-events and --kv-replay.
 
+With --exec it starts the engine itself, with the command behind two dashes, adds the flags
+that are needed, starts it again when it ends, and ends with it (docs/engines.md).
+
 SIGTERM or Ctrl-C has it leave the fleet and finish what it has; what is left at
 the drain timeout goes on at another worker.`,
 		Example: `  penstock worker --nats nats://127.0.0.1:4222
   penstock worker --nats nats://127.0.0.1:4222 --model-path ./Qwen2.5-0.5B-Instruct --data-dir ./worker-1
   penstock worker --nats nats://127.0.0.1:4222 --engine sim --served-model-name llama-8b
   penstock worker --nats nats://127.0.0.1:4222 --engine vllm=http://127.0.0.1:8000 --kv-events tcp://127.0.0.1:5557 --kv-replay tcp://127.0.0.1:5558
+  penstock worker --nats nats://127.0.0.1:4222 --exec -- vllm serve Qwen/Qwen2.5-7B-Instruct
+  penstock worker --nats nats://127.0.0.1:4222 --exec --exec-log engine.log -- llama-server -m model.gguf
   penstock worker --nats nats://10.0.0.5:4222             # serves at the address from which it reaches NATS
   penstock worker --nats nats://10.0.0.5:4222 --rpc-addr 0.0.0.0:7000 --rpc-advertise 10.1.0.7
   penstock worker --nats nats://127.0.0.1:4222 --http-addr 127.0.0.1:0 --json   # prints {"worker_id":…}`,
@@ -81,6 +86,9 @@ func newRoleCommand(command config.Command, run roleFunc, cmd *cobra.Command) *c
 	cmd.Use = string(command)
 	cmd.Args = checkArgs(noArgs)
 	flags := config.AddFlags(cmd.Flags(), command)
+	if command == config.Worker {
+		addExecFlag(cmd, flags)
+	}
 	addConfigFlag(cmd)
 	groupHelp(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one line of JSON once ready, nothing else on standard output")

@@ -186,6 +186,15 @@ type Config struct {
 		StallTimeout     Duration `key:"stall-timeout" help:"time without a token after which a stream goes on at another worker although its engine works, from 10s to 5m; 0s learns it from the engine's streams"`
 	} `group:"engine" on:"up,worker"`
 
+	// Exec are the settings of an engine which worker --exec starts.
+	Exec struct {
+		Dialect     string   `key:"dialect" default:"auto" valid:"auto|vllm|sglang|llamacpp" help:"kind of the engine that --exec starts: vllm, sglang or llamacpp; auto is told by the command's name"`
+		Log         string   `key:"exec-log" help:"file to which the output of the engine that --exec starts is appended; empty is standard error, each line with a prefix"`
+		Restarts    int      `key:"exec-restarts" default:"5" valid:"0..1000" help:"times in a row that an engine which --exec started, and which served, is started again when it ends; a minute of serving begins a new row; then the worker ends with the engine's exit code"`
+		StopTimeout Duration `key:"exec-stop-timeout" default:"20s" valid:"positive" help:"time that an engine which --exec started has to end after SIGTERM, which it gets when running requests are finished; then it is killed"`
+		Options     string   `key:"exec-options" help:"options of the engine that --exec starts, as behind the URL of engine: mode=pass,api-key-file=FILE"`
+	} `group:"engine" on:"worker"`
+
 	// Simulation are the settings of the simulated engine.
 	Simulation struct {
 		Timing         string    `key:"sim-timing" default:"mocker" help:"model of the time that a simulated engine takes: mocker, mocker-0.2, llm-d-like or smg-like"`

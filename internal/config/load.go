@@ -40,8 +40,10 @@ type Loaded struct {
 	Config
 	// Command is the command to which the tree belongs.
 	Command Command
-	origin  map[string]string
-	file    string // the configuration file; "" if there is none
+	// ExecCommand is the command line of the engine which the worker starts; empty if it starts none.
+	ExecCommand []string
+	origin      map[string]string
+	file        string // the configuration file; "" if there is none
 
 	tracesEnabled bool
 	tracesProblem string // why traces are off although an endpoint is configured
@@ -112,9 +114,10 @@ func redactURLs(urls string) string {
 
 // Flags holds the settings given on a command line.
 type Flags struct {
-	command Command
-	values  Config
-	flagSet *pflag.FlagSet
+	command     Command
+	values      Config
+	flagSet     *pflag.FlagSet
+	execCommand []string
 }
 
 // AddFlags defines the flags of the command on fs.
@@ -241,7 +244,7 @@ func Read(path string, environ []string, flags *Flags) (*Loaded, error) {
 	l.hubCacheDir = findHubCacheDir(environ)
 	err := errors.Join(l.applyFile(path), l.applyEnvironment(environ))
 	l.applyFlags(flags)
-	err = errors.Join(err, l.applyChatProcessor(), l.applyDynamoCache())
+	err = errors.Join(err, l.applyChatProcessor(), l.applyDynamoCache(), l.applyExecCommand(flags.execCommand))
 	l.deriveRouterMode()
 	l.deriveDisaggPolicy()
 	l.deriveTransfer()

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -26,14 +27,31 @@ import (
 // RunWorker runs one worker until ctx ends. It calls ready once, when the worker is registered and can be
 // called. Logs go to stderr. When ctx ends the worker deregisters, finishes its requests, within the drain
 // timeout, and Worker returns nil.
-func RunWorker(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(Started)) error {
-	return runRole(ctx, cfg, stderr, func(p *process) role { return &workerRole{process: p, ready: ready} })
+//
+// If the settings have a command of an engine, the worker starts that, and stops it last. The error is an
+// [*EngineExitError] if the engine ended by itself, or with another exit code than 0 when it was stopped.
+func RunWorker(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(Started)) (err error) {
+	child, cfg, err := prepareEngine(cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, child.close()) }()
+	err = runRole(ctx, cfg, stderr, func(p *process) role {
+		return &workerRole{process: p, ready: ready, child: child, stderr: stderr}
+	})
+	if err == nil {
+		err = child.stopError()
+	}
+	return err
 }
 
 type workerRole struct {
 	*process
 	ready func(Started)
 	id    kv.WorkerID
+	// child is the engine which this worker starts; nil if it starts none.
+	child  *engineProcess
+	stderr io.Writer
 	// worker is the worker of a local engine; nil if the engine is remote.
 	worker *worker.Worker
 	// catalog has the workers with which this one exchanges KV blocks; nil if there are none.
@@ -47,6 +65,10 @@ func (w *workerRole) buildServices() error {
 		return err
 	}
 	if w.cfg.HasRemoteEngines() {
+		if w.child != nil {
+			w.child.newProcess(w.cfg, w.stderr, func() bool { return isEngineServing(w.remoteEngines) }, w.log)
+			w.supervision.LastLine = w.child.process.LastLine
+		}
 		w.remoteEngines, err = w.newSupervisor(func(_, rank int) kv.WorkerID { return rankID(w.id, rank) })
 		w.metrics.RegisterCollector(engines.NewCollector(w.remoteEngines))
 		return err
@@ -81,6 +103,9 @@ func (w *workerRole) startServices(ctx context.Context, stages *stages) {
 		})
 	}
 	if w.remoteEngines != nil {
+		if w.child != nil {
+			stages.startStage(ctx, "exec", w.child.run) // it ends after the workers, whose requests it finishes
+		}
 		stages.startStage(ctx, "engine", w.remoteEngines.Runners()...)
 		return
 	}
@@ -110,6 +135,9 @@ func (w *workerRole) announceReady() {
 		return
 	}
 	w.remoteEngines.AnnounceReady()
+	if w.child != nil {
+		w.child.process.MarkServed()
+	}
 	s.Engines = w.remoteEngines.Statuses()
 	s.Model = s.Engines[0].Model
 	if of := w.remoteEngines.Workers(); len(of) > 0 {

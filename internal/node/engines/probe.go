@@ -245,7 +245,11 @@ func (e *remoteEngine) awaitReady(ctx context.Context, key string) (Facts, error
 		e.setNotServing(StateWaiting, later.Reason)
 		if after := time.Since(began); after >= sayAfter && time.Since(said) >= sayEvery {
 			said = time.Now()
-			e.log.Info("waiting for the engine", "for", after.Round(time.Second), "error", later.Reason)
+			args := []any{"for", after.Round(time.Second), "error", later.Reason}
+			if e.set.cfg.LastLine != nil {
+				args = append(args, "last_line", e.set.cfg.LastLine())
+			}
+			e.log.Info("waiting for the engine", args...)
 		}
 		if pause.Wait(ctx) != nil {
 			return Facts{}, context.Cause(ctx)

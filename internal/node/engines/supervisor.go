@@ -54,7 +54,9 @@ type SupervisorConfig struct {
 	// ReturnInterval is the interval at which an engine considered unreachable by its adapter is probed; 0
 	// means 3 s.
 	ReturnInterval time.Duration
-	Log            *slog.Logger
+	// LastLine returns the last line which an engine of this process's own wrote, for the log; nil if there is none.
+	LastLine func() string
+	Log      *slog.Logger
 }
 
 // RankConfig describes one data-parallel rank of an open engine to its worker.

@@ -57,6 +57,7 @@ while [ $# -gt 0 ]; do
     "vllm --kv-transfer-config") shift ;; # every imitation has that connector
     "sglang --model-path") model="$2"; shift ;;
     "sglang --enable-metrics" | "llamacpp --metrics") metrics=yes ;;
+    "sglang --enable-cache-report") ;;
     "trtllm --extra_llm_api_options") # YAML; kv_events_config is a map in one line
       events="$(sed -n 's/.* endpoint: "\([^"]*\)".*/\1/p' "$2")"
       replay="$(sed -n 's/.*replay_endpoint: "\([^"]*\)".*/\1/p' "$2")"

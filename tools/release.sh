@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Builds the release archives into DIR, an SBOM for each (CycloneDX), and SHA256SUMS. The same commit and the same
+# version of Go give the same bytes, wherever they are built.
+#
+#   tools/release.sh DIR                   # linux and darwin, on amd64 and arm64
+#   tools/release.sh DIR linux/amd64       # one target
+#   tools/release.sh --check [TARGET...]   # builds the commit on two paths without a common cache, and compares all bytes
+set -euo pipefail
+unset CDPATH # cd would say where it went
+
+usage() {
+  sed -n '2,/^set/p' "$0" | sed '$d; s/^# \{0,1\}//' >&2
+  exit 2
+}
+
+fail() {
+  printf 'release: %s\n' "$1" >&2
+  exit 1
+}
+
+root="$(cd "$(dirname "$0")/.." && pwd)"
+work="$(mktemp -d "${TMPDIR:-/tmp}/penstock-release-XXXXXX")"
+trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
+
+# check builds the commit in two clones and compares the results.
+check() {
+  local n
+  for n in first second/and-elsewhere; do
+    mkdir -p "$work/$n"
+    git clone -q --no-local "$root" "$work/$n/source"
+    git -C "$work/$n/source" checkout -q "$(git -C "$root" rev-parse HEAD)"
+    GOCACHE="$work/$n/cache" "$work/$n/source/tools/release.sh" "$work/$n/out" "$@"
+  done
+  diff -r "$work/first/out" "$work/second/and-elsewhere/out" || fail "two builds of one commit differ"
+  printf 'two builds on two paths have the same bytes:\n'
+  cat "$work/first/out/SHA256SUMS"
+}
+
+[ $# -gt 0 ] || usage
+case "$1" in
+--check) shift; check "$@"; exit ;;
+-*) usage ;;
+esac
+out="$1"
+shift
+targets=("$@")
+[ $# -gt 0 ] || targets=(linux/amd64 linux/arm64 darwin/amd64 darwin/arm64)
+for target in "${targets[@]}"; do
+  case "$target" in */*) ;; *) usage ;; esac
+done
+mkdir -p "$out"
+out="$(cd "$out" && pwd)"
+[ -z "$(ls -A "$out")" ] || fail "$out is not empty: name a new directory"
+
+cd "$root"
+# Settings of this machine do not enter the build.
+export GOFLAGS='' GOEXPERIMENT='' GOAMD64=v1 GOARM64=v8.0 CGO_ENABLED=0 GOWORK=off
+unset GOOS GOARCH
+epoch="$(git log -1 --format=%ct)" || fail "the time of the commit is needed: release from a git checkout"
+[ -z "$(git status --porcelain)" ] || printf 'release: the tree has changes: the archives are not those of a commit\n' >&2
+
+# What all archives have: documents, units, completion and man pages.
+tree="$work/tree"
+mkdir -p "$tree/man/man1" "$tree/completion"
+cp LICENSE README.md CHANGELOG.md SECURITY.md "$tree"
+cp -R deploy/systemd "$tree/systemd"
+go build -trimpath -tags man -o "$work/penstock" ./cmd/penstock
+"$work/penstock" man --time "$epoch" "$tree/man/man1"
+for shell in bash zsh fish; do "$work/penstock" completion "$shell" >"$tree/completion/penstock.$shell"; done
+version="$("$work/penstock" version | sed -n 's/^penstock //p')"
+
+go build -trimpath -o "$work/release" ./tools/release
+for target in "${targets[@]}"; do
+  name="penstock-$version-${target%/*}-${target#*/}"
+  GOOS="${target%/*}" GOARCH="${target#*/}" go build -trimpath -ldflags='-s -w' -o "$work/$name" ./cmd/penstock
+  "$work/release" -binary "$work/$name" -version "$version" -name "$name" -tree "$tree" -time "$epoch" -out "$out"
+  printf '%s.tar.gz\n' "$name"
+done
+"$work/release" -sums "$out"
