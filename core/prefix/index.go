@@ -91,7 +91,7 @@ type Index struct {
 	workers     []workerState
 	freeNumbers []uint32 // indexes in workers which are free
 	pools       []blockPool
-	poolNumbers map[kv.PoolID]uint32 // index in pools
+	poolNumbers map[kv.PoolShare]uint32 // index in pools
 	freePools   []uint32             // indexes in pools which are free
 	sizes       sizeCounts
 	counts      Counts
@@ -106,7 +106,7 @@ func New(cfg Config) (*Index, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	x := &Index{cfg: cfg, numbers: map[kv.Worker]uint32{}, poolNumbers: map[kv.PoolID]uint32{}}
+	x := &Index{cfg: cfg, numbers: map[kv.Worker]uint32{}, poolNumbers: map[kv.PoolShare]uint32{}}
 	x.heads.factor, x.blocks.factor = factorOf(cfg.Seed), factorOf(cfg.Seed)
 	x.view.Store(&lookupView{levels: 1})
 	return x, nil

@@ -74,7 +74,7 @@ func (c *cacheIndex) poolStats() poolindex.Stats {
 type poolRow struct {
 	Pool   uint32 `json:"pool_id"`
 	Pooled int    `json:"pooled_blocks"`
-	// Access is null if it was never reported which workers can attach the pool.
+	// Access is null if it is not known which workers can attach the pool.
 	Access []workerName `json:"accessible_workers"`
 }
 
@@ -84,10 +84,11 @@ func (c *cacheIndex) poolRows() (rows []poolRow) {
 	defer c.mu.Unlock()
 	for _, p := range c.mu.pools.AppendPools(nil) {
 		row := poolRow{Pool: uint32(p.ID), Pooled: p.Pooled}
+		access := p.Attached
 		if p.AccessKnown {
-			row.Access = []workerName{}
+			row.Access, access = []workerName{}, p.Access
 		}
-		for _, w := range p.Access {
+		for _, w := range access {
 			row.Access = append(row.Access, workerName{uint64(w.ID), w.Rank})
 		}
 		rows = append(rows, row)
