@@ -88,6 +88,9 @@ func (x *blockMap) dropIfUnused(t *Table, id uint32) {
 	if b.refs != [tierCount]uint16{} {
 		return
 	}
+	if len(t.labels) > 0 {
+		delete(t.labels, b.seq())
+	}
 	t.salts.release(b.salt)
 	if t.pagesPerBlock == 1 {
 		t.roots.removeRoot(*x.hashes.at(id))
@@ -212,12 +215,14 @@ func (x *blockMap) nextInRun(order []uint32) []uint32 {
 type eventBuffer struct {
 	hashes         []kv.BlockHash
 	seqs           []kv.SeqHash
-	openKind       kv.EventKind // the kind of the last event if it may grow; closeEvent sets its slice
-	openStart      int          // where its slice starts
-	openSeq        kv.SeqHash   // the prefix which the last block of an open Stored event ends
-	expectedBlocks int          // the approximate number of blocks which the call announces
-	base           int          // the number of events in out before the call
-	tierClears     int          // clears of a single tier in this call
+	openKind       kv.EventKind  // the kind of the last event if it may grow; closeEvent sets its slice
+	openStart      int           // where its slice starts
+	openSeq        kv.SeqHash    // the prefix which the last block of an open Stored event ends
+	openLabels     []kv.MoELabel // labels of the first blocks of the open event; the others have none
+	describesPools bool          // the call ends with a description of the blocks in pools
+	expectedBlocks int           // the approximate number of blocks which the call announces
+	base           int           // the number of events in out before the call
+	tierClears     int           // clears of a single tier in this call
 }
 
 // maxEventBlocks is the largest number of blocks in one event.
@@ -229,17 +234,35 @@ func (t *Table) closeEvent() {
 	switch r.openKind {
 	case kv.Stored:
 		t.out[len(t.out)-1].Blocks = slices.Clip(r.hashes[r.openStart:])
+		t.out[len(t.out)-1].Labels = r.takeLabels(len(r.hashes) - r.openStart)
+	case kv.Moved:
+		t.out[len(t.out)-1].Seqs = slices.Clip(r.seqs[r.openStart:])
+		t.out[len(t.out)-1].Labels = r.takeLabels(len(r.seqs) - r.openStart)
 	case kv.Removed:
 		t.out[len(t.out)-1].Seqs = slices.Clip(r.seqs[r.openStart:])
 	}
 	r.openKind = 0
 }
 
+// takeLabels returns one label for each of the n blocks of the open event, nil if none has one.
+func (r *eventBuffer) takeLabels(n int) []kv.MoELabel {
+	labels := r.openLabels
+	r.openLabels = nil
+	if len(labels) == 0 {
+		return nil
+	}
+	for len(labels) < n {
+		labels = append(labels, kv.MoELabel{})
+	}
+	return labels
+}
+
 // emitCleared announces that nothing announced so far holds. It replaces the earlier events of this call:
 // otherwise a batch of many clears could announce every block as many times.
 func (t *Table) emitCleared() {
 	r := &t.buffer
-	r.openKind, r.hashes, r.seqs = 0, r.hashes[:0], r.seqs[:0]
+	r.openKind, r.hashes, r.seqs, r.openLabels = 0, r.hashes[:0], r.seqs[:0], nil
+	r.describesPools = true
 	clear(t.out[r.base:])
 	t.out = append(t.out[:r.base], kv.Event{Kind: kv.Cleared})
 }
@@ -263,6 +286,9 @@ func (t *Table) emitStored(tier kv.Tier, b *blockEntry, seq kv.SeqHash) {
 	}
 	r.hashes = append(r.hashes, b.hash)
 	r.openSeq = seq
+	if len(t.labels) > 0 {
+		r.addLabel(t.labels[seq], len(r.hashes)-r.openStart)
+	}
 }
 
 // emitRemoved announces that a block was evicted from a tier.

@@ -97,6 +97,7 @@ func (o *orphanSet) addRun(t *Table, e *Event, n int) {
 func cloneStoredEvent(e *Event, n, size int) Event {
 	c := *e
 	c.Hashes, c.Tokens, c.Extra = slices.Clone(e.Hashes[:n]), slices.Clone(e.Tokens[:n*size]), nil
+	c.Labels, c.Moves = slices.Clone(e.Labels[:min(n, len(e.Labels))]), slices.Clone(e.Moves[:min(n, len(e.Moves))])
 	if len(e.Extra) > 0 {
 		c.Extra = make([]Extra, n)
 	}
@@ -138,6 +139,7 @@ func (o *orphanSet) purgeRemoved(before uint64) {
 func (r *orphanRun) truncateToLive(size int) {
 	e := &r.event
 	e.Hashes, e.Tokens = e.Hashes[:r.liveBlocks], e.Tokens[:r.liveBlocks*size]
+	e.Labels, e.Moves = e.Labels[:min(r.liveBlocks, len(e.Labels))], e.Moves[:min(r.liveBlocks, len(e.Moves))]
 	if len(e.Extra) > 0 {
 		e.Extra = e.Extra[:r.liveBlocks]
 	}

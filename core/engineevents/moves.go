@@ -1,0 +1,404 @@
+package engineevents
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"penstock/core/kv"
+)
+
+// The bounds of what a table remembers of blocks in pools.
+const (
+	maxPooled     = 1 << 18 // blocks; the oldest makes room, and is withdrawn
+	maxPools      = 256
+	maxPooledList = 1024 // access lists
+)
+
+// pooledSet remembers which blocks the engine reported in or on its way into memory pools. A block stays in a pool
+// when the engine removes it from its own memory, so its engine hashes must be remembered here.
+type pooledSet struct {
+	bySeq          map[kv.SeqHash]*pooledBlock
+	byHash         map[kv.EngineHash][]*pooledBlock
+	oldest, newest *pooledBlock
+	pools          []kv.PoolID // pools which were named, ascending
+	lists          map[string]*pooledAccess
+}
+
+// pooledBlock is one Penstock block in one pool, the last which the engine named for it.
+type pooledBlock struct {
+	seq          kv.SeqHash
+	names        []kv.EngineHash // of the engine's blocks which make it, in order
+	state        kv.PoolState    // InTransit or Pooled
+	pool         kv.PoolID
+	access       *pooledAccess // nil: every worker which attached the pool
+	label        kv.MoELabel
+	older, newer *pooledBlock
+}
+
+// pooledAccess is an access list, which blocks share.
+type pooledAccess struct {
+	workers []kv.Worker
+	key     string
+	blocks  int
+}
+
+// applyMoved applies a transition.
+func (t *Table) applyMoved(e *Event) {
+	p := &t.pooled
+	if e.Move.HasPool && !p.addPool(e.Move.Pool) {
+		t.stats.RefusedMoves += uint64(len(e.Hashes))
+		return
+	}
+	if len(e.Hashes) == 0 {
+		t.movePool(&e.Move)
+		return
+	}
+	var named map[kv.EngineHash]bool
+	if t.pagesPerBlock > 1 {
+		named = make(map[kv.EngineHash]bool, len(e.Hashes))
+		for _, name := range e.Hashes {
+			named[name] = true
+		}
+	}
+	for _, name := range e.Hashes {
+		blocks := t.blocksWith(name, e.Move.To, named)
+		if len(blocks) == 0 && (named == nil || !t.knowsHash(name)) {
+			t.stats.UnknownMoves++
+		}
+		for i := range blocks {
+			t.moveBlock(blocks[i], &e.Move)
+		}
+	}
+}
+
+// knowsHash reports whether an engine hash is of a remembered block.
+func (t *Table) knowsHash(name kv.EngineHash) bool {
+	return t.findBlock(name) != 0 || len(t.pooled.byHash[name]) > 0
+}
+
+// movePool applies a transition of all blocks of a pool.
+func (t *Table) movePool(m *kv.PoolMove) {
+	if !m.HasPool || m.To != kv.Evicted && m.To != kv.LocalGPU {
+		return
+	}
+	p := &t.pooled
+	for b := p.oldest; b != nil; b = b.newer {
+		if b.pool == m.Pool {
+			p.removeBlock(b)
+		}
+	}
+	t.emitMoved(0, kv.PoolMove{To: m.To, Pool: m.Pool, HasPool: true, OfBlocks: true}, kv.MoELabel{})
+}
+
+// movedBlock is a block which a transition names.
+type movedBlock struct {
+	seq   kv.SeqHash
+	names []kv.EngineHash
+}
+
+// blocksWith returns the blocks which a transition of an engine hash moves: into a pool the block which ends with the
+// engine's block, if named has all of its parts; out of a pool all blocks with that part.
+func (t *Table) blocksWith(name kv.EngineHash, to kv.PoolState, named map[kv.EngineHash]bool) (blocks []movedBlock) {
+	known := t.pooled.byHash[name]
+	if b, ok := t.storedBlock(name); ok {
+		blocks = append(blocks, b)
+	}
+	for _, b := range known {
+		if len(blocks) > 0 && blocks[0].seq == b.seq {
+			continue
+		}
+		if enters := to == kv.InTransit || to == kv.Pooled; !enters || len(blocks) == 0 && b.names[len(b.names)-1] == name {
+			blocks = append(blocks, movedBlock{b.seq, b.names})
+		}
+	}
+	if named == nil || to != kv.InTransit && to != kv.Pooled {
+		return blocks
+	}
+	return slices.DeleteFunc(blocks, func(b movedBlock) bool {
+		return slices.ContainsFunc(b.names, func(part kv.EngineHash) bool { return !named[part] })
+	})
+}
+
+// storedBlock returns the Penstock block which the engine's own memory has and which ends with an engine hash.
+func (t *Table) storedBlock(name kv.EngineHash) (m movedBlock, ok bool) {
+	id := t.blocks.findID(name)
+	if id == 0 || t.blocks.entries.at(id).salt == opaqueSalt {
+		return m, false
+	}
+	m.seq = t.blocks.entries.at(id).seq()
+	m.names = []kv.EngineHash{name}
+	if t.pagesPerBlock > 1 {
+		page := t.pages.findID(name)
+		for range t.pagesPerBlock - 1 {
+			if page == 0 {
+				return m, false
+			}
+			if page = t.pages.entries.at(page).parent; page != 0 {
+				m.names = append(m.names, *t.pages.hashes.at(page))
+			}
+		}
+		slices.Reverse(m.names)
+	}
+	return m, true
+}
+
+// moveBlock remembers and announces the new state of a block. A transition which names no pool or no list leaves
+// what was said of them.
+func (t *Table) moveBlock(b movedBlock, m *kv.PoolMove) {
+	p := &t.pooled
+	known := p.bySeq[b.seq]
+	t.stats.Moves++
+	if m.To == kv.LocalGPU || m.To == kv.Evicted {
+		if known != nil && (!m.HasPool || m.Pool == known.pool) {
+			p.removeBlock(known)
+		}
+		t.emitMoved(b.seq, kv.PoolMove{To: m.To, Pool: m.Pool, HasPool: m.HasPool, OfBlocks: true}, kv.MoELabel{})
+		return
+	}
+	label := t.labels[b.seq]
+	if !m.HasPool && known == nil {
+		t.emitMoved(b.seq, *m, label) // a router may know the pool
+		return
+	}
+	next := pooledBlock{seq: b.seq, names: b.names, state: m.To, pool: m.Pool, label: label}
+	if !m.HasPool {
+		next.pool = known.pool
+	}
+	if known != nil && known.pool == next.pool {
+		if next.access = known.access; next.label.Has == 0 {
+			next.label = known.label
+		}
+	}
+	if m.Access != nil {
+		access, ok := p.findOrAddAccess(m.Access)
+		if !ok {
+			t.stats.RefusedMoves++
+			if known != nil {
+				t.withdrawBlock(known)
+			}
+			return
+		}
+		next.access = access
+	}
+	if next.access != nil {
+		next.access.blocks++ // so that the list outlives the block which had it
+	}
+	if known != nil {
+		p.removeBlock(known)
+	}
+	p.insertBlock(&next)
+	for len(p.bySeq) > maxPooled {
+		t.withdrawBlock(p.oldest)
+	}
+	t.emitMoved(b.seq, *m, next.label)
+}
+
+// withdrawBlock forgets a block in a pool, and announces that it is not there.
+func (t *Table) withdrawBlock(b *pooledBlock) {
+	t.pooled.removeBlock(b)
+	t.emitMoved(b.seq, kv.PoolMove{To: kv.LocalGPU, Pool: b.pool, HasPool: true, OfBlocks: true}, kv.MoELabel{})
+}
+
+// addPool remembers that the engine uses a pool. It reports false if there are too many.
+func (p *pooledSet) addPool(id kv.PoolID) bool {
+	at, known := slices.BinarySearch(p.pools, id)
+	if known {
+		return true
+	}
+	if len(p.pools) == maxPools {
+		return false
+	}
+	p.pools = slices.Insert(p.pools, at, id)
+	return true
+}
+
+// findOrAddAccess returns the shared list with these workers. ok is false if there are too many lists.
+func (p *pooledSet) findOrAddAccess(workers []kv.Worker) (a *pooledAccess, ok bool) {
+	var key []byte
+	for _, w := range workers {
+		key = binary.LittleEndian.AppendUint64(key, uint64(w.ID))
+		key = binary.LittleEndian.AppendUint32(key, w.Rank)
+	}
+	if a, ok := p.lists[string(key)]; ok {
+		return a, true
+	}
+	if len(p.lists) == maxPooledList {
+		return nil, false
+	}
+	if p.lists == nil {
+		p.lists = make(map[string]*pooledAccess)
+	}
+	a = &pooledAccess{workers: append([]kv.Worker{}, workers...), key: string(key)}
+	p.lists[a.key] = a
+	return a, true
+}
+
+// insertBlock remembers a block as the newest. Its access list counts it already.
+func (p *pooledSet) insertBlock(b *pooledBlock) {
+	if p.bySeq == nil {
+		p.bySeq, p.byHash = make(map[kv.SeqHash]*pooledBlock), make(map[kv.EngineHash][]*pooledBlock)
+	}
+	p.bySeq[b.seq] = b
+	for _, name := range b.names {
+		p.byHash[name] = append(p.byHash[name], b)
+	}
+	if b.older = p.newest; b.older != nil {
+		b.older.newer = b
+	} else {
+		p.oldest = b
+	}
+	p.newest = b
+}
+
+// removeBlock forgets a block. b.newer stays, so that a walk can continue.
+func (p *pooledSet) removeBlock(b *pooledBlock) {
+	delete(p.bySeq, b.seq)
+	p.forgetNames(b)
+	if b.older != nil {
+		b.older.newer = b.newer
+	} else {
+		p.oldest = b.newer
+	}
+	if b.newer != nil {
+		b.newer.older = b.older
+	} else {
+		p.newest = b.older
+	}
+	if a := b.access; a != nil {
+		if a.blocks--; a.blocks == 0 {
+			delete(p.lists, a.key)
+		}
+	}
+}
+
+// forgetNames forgets the engine hashes of a block.
+func (p *pooledSet) forgetNames(b *pooledBlock) {
+	for _, name := range b.names {
+		rest := slices.DeleteFunc(slices.Clone(p.byHash[name]), func(other *pooledBlock) bool { return other == b })
+		if len(rest) == 0 {
+			delete(p.byHash, name)
+		} else {
+			p.byHash[name] = rest
+		}
+	}
+	b.names = nil
+}
+
+// withdrawAll forgets all blocks in pools: events of the engine may be missing. The next description withdraws them.
+func (p *pooledSet) withdrawAll() { *p = pooledSet{pools: p.pools} }
+
+// restartEngine keeps the blocks which are in pools when the engine restarts: they stay, and the new engine has other
+// hashes. Copies which were not finished never will be.
+func (p *pooledSet) restartEngine() {
+	for b := p.oldest; b != nil; b = b.newer {
+		if p.forgetNames(b); b.state == kv.InTransit {
+			p.removeBlock(b)
+		}
+	}
+}
+
+// describePooled announces which blocks are in pools because of this engine, and that no others are. Every Cleared
+// event is followed by it: such an event ends all doubt about earlier ones, which may have been lost.
+func (t *Table) describePooled() {
+	p := &t.pooled
+	for _, id := range p.pools {
+		t.emitMoved(0, kv.PoolMove{To: kv.LocalGPU, Pool: id, HasPool: true, OfBlocks: true}, kv.MoELabel{})
+	}
+	for b := p.oldest; b != nil; b = b.newer {
+		m := kv.PoolMove{To: b.state, Pool: b.pool, HasPool: true, OfBlocks: true}
+		if b.access != nil {
+			m.Access = b.access.workers
+		}
+		t.emitMoved(b.seq, m, b.label)
+	}
+}
+
+// emitMoved announces the new state of a block, or with seq 0 of all blocks of the pool. It extends the open event if
+// that is the same move.
+func (t *Table) emitMoved(seq kv.SeqHash, m kv.PoolMove, label kv.MoELabel) {
+	r := &t.buffer
+	m.OfBlocks = true
+	grows := false
+	if r.openKind == kv.Moved && seq != 0 && len(r.seqs) > r.openStart && len(r.seqs)-r.openStart < maxEventBlocks {
+		grows = samePoolMove(&t.out[len(t.out)-1].Move, &m)
+	}
+	if !grows {
+		t.closeEvent()
+		m.Access = slices.Clone(m.Access)
+		t.out = append(t.out, kv.Event{Kind: kv.Moved, Move: m})
+		r.openKind, r.openStart, r.openLabels = kv.Moved, len(r.seqs), nil
+	}
+	if seq == 0 {
+		return
+	}
+	r.seqs = append(r.seqs, seq)
+	if m.To == kv.InTransit || m.To == kv.Pooled {
+		r.addLabel(label, len(r.seqs)-r.openStart)
+	}
+}
+
+// addLabel records the label of the n-th block of the open event.
+func (r *eventBuffer) addLabel(l kv.MoELabel, n int) {
+	if l.Has == 0 && len(r.openLabels) == 0 {
+		return
+	}
+	for len(r.openLabels) < n-1 {
+		r.openLabels = append(r.openLabels, kv.MoELabel{})
+	}
+	r.openLabels = append(r.openLabels, l)
+}
+
+// moveStored applies the states in pools of the first n blocks of e, which are stored.
+func (t *Table) moveStored(e *Event, n int) {
+	for i := 0; i < n; {
+		from := i
+		for i++; i < n && samePoolMove(&e.Moves[from], &e.Moves[i]); i++ {
+		}
+		m := &e.Moves[from]
+		if m.To == 0 || m.To == kv.LocalGPU && len(t.pooled.bySeq) == 0 {
+			continue // a block which is stored is in the engine's own memory anyway
+		}
+		t.applyMoved(&Event{Kind: Moved, Hashes: e.Hashes[from:i], Move: *m})
+	}
+}
+
+// samePoolMove reports whether two moves of blocks say the same.
+func samePoolMove(a, b *kv.PoolMove) bool {
+	return a.To == b.To && a.Pool == b.Pool && a.HasPool == b.HasPool && (a.Access == nil) == (b.Access == nil) && slices.Equal(a.Access, b.Access)
+}
+
+// setLabel sets the label of a stored block. It reports whether the label is another one than before.
+func (t *Table) setLabel(seq kv.SeqHash, l kv.MoELabel) bool {
+	if l.Has == 0 || t.labels[seq] == l {
+		return false
+	}
+	if t.labels == nil {
+		t.labels = make(map[kv.SeqHash]kv.MoELabel)
+	}
+	t.labels[seq] = l
+	return true
+}
+
+// labelBlock sets the label of block i of the event, whose engine block has this id, before the block is announced. It
+// returns the Penstock block if that was announced on this tier without the label.
+func (s *storeOperation) labelBlock(i int, id uint32) *blockEntry {
+	t := s.t
+	if s.e.Labels == nil || s.salt == opaqueSalt {
+		return nil
+	}
+	seq := s.seq
+	if t.pagesPerBlock > 1 {
+		p := t.pages.entries.at(id)
+		if !p.endsBlock(t) {
+			return nil
+		}
+		seq = p.seq
+	}
+	if !t.setLabel(seq, s.e.Labels[i]) {
+		return nil
+	}
+	if at := t.blocks.findID(s.e.Hashes[i]); at != 0 && t.blocks.entries.at(at).refs[s.tier] > 0 {
+		return t.blocks.entries.at(at)
+	}
+	return nil
+}

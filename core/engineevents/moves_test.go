@@ -1,0 +1,214 @@
+package engineevents
+
+import (
+	"encoding/hex"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"penstock/core/kv"
+)
+
+// poolEngine reports blocks of two tokens to a table, and moves of them.
+type poolEngine struct {
+	t     *testing.T
+	table *Table
+	next  kv.Token
+}
+
+func newPoolEngine(t *testing.T, cfg Config) *poolEngine {
+	table, err := NewTable(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &poolEngine{t: t, table: table}
+}
+
+func (g *poolEngine) apply(events ...Event) []kv.Event {
+	return g.table.Apply(&Batch{Rank: -1, Events: events}, nil)
+}
+
+// store returns the event which stores a chain of blocks with these engine hashes.
+func (g *poolEngine) store(hashes ...kv.EngineHash) Event {
+	e := Event{Kind: Stored, Group: -1, Hashes: hashes, BlockSize: 2}
+	for range 2 * len(hashes) {
+		g.next++
+		e.Tokens = append(e.Tokens, g.next)
+	}
+	return e
+}
+
+// seqs returns the prefixes which the blocks of stored events end.
+func seqs(events []kv.Event) (all []kv.SeqHash) {
+	for _, ev := range events {
+		if ev.Kind != kv.Stored {
+			continue
+		}
+		seq := ev.Parent
+		for i, b := range ev.Blocks {
+			seq = kv.ExtendSeq(seq, ev.Start+uint32(i), b)
+			all = append(all, seq)
+		}
+	}
+	return all
+}
+
+func moved(m kv.PoolMove, seqs ...kv.SeqHash) kv.Event {
+	m.OfBlocks = true
+	return kv.Event{Kind: kv.Moved, Seqs: seqs, Move: m}
+}
+
+func (g *poolEngine) want(what string, got []kv.Event, want ...kv.Event) {
+	g.t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		g.t.Errorf("%s: -want +got\n%s", what, diff)
+	}
+}
+
+func transition(to kv.PoolState, hashes ...kv.EngineHash) Event {
+	return Event{Kind: Moved, Group: -1, Hashes: hashes, Move: kv.PoolMove{To: to, OfBlocks: true}}
+}
+
+func (e Event) inPool(id kv.PoolID, access ...kv.Worker) Event {
+	e.Move.Pool, e.Move.HasPool, e.Move.Access = id, true, access
+	return e
+}
+
+// TestTransitions: moves are resolved to our hashes, also after the engine removed the blocks from its own memory.
+// Two transitions with two lists in one pool stay apart, and a description repeats both.
+func TestTransitions(t *testing.T) {
+	g := newPoolEngine(t, Config{BlockSize: 2})
+	s := seqs(g.apply(g.store(1, 2, 3)))
+	one, two := kv.Worker{ID: 8}, kv.Worker{ID: 9, Rank: 1}
+	transit := kv.PoolMove{To: kv.InTransit, Pool: 5, HasPool: true, Access: []kv.Worker{one}}
+	other := kv.PoolMove{To: kv.InTransit, Pool: 5, HasPool: true, Access: []kv.Worker{two}}
+	g.want("two transitions", g.apply(transition(kv.InTransit, 1, 2).inPool(5, one), transition(kv.InTransit, 3).inPool(5, two)),
+		moved(transit, s[0], s[1]), moved(other, s[2]))
+	g.want("without list or pool", g.apply(transition(kv.Pooled, 3, 2, 1)), moved(kv.PoolMove{To: kv.Pooled}, s[2], s[1], s[0]))
+	transit.To, other.To = kv.Pooled, kv.Pooled
+	contents := []kv.Event{moved(kv.PoolMove{To: kv.LocalGPU, Pool: 5, HasPool: true}), moved(other, s[2]), moved(transit, s[1], s[0])}
+	g.want("description", g.table.Describe(nil)[2:], contents...)
+	g.want("removed from the device", g.apply(Event{Kind: Removed, Group: -1, Hashes: []kv.EngineHash{3, 2, 1}}), kv.Event{Kind: kv.Removed, Seqs: []kv.SeqHash{s[2], s[1], s[0]}})
+	g.want("cleared", g.apply(Event{Kind: Cleared, Group: -1}), append([]kv.Event{{Kind: kv.Cleared}}, contents...)...)
+	g.want("evicted", g.apply(transition(kv.Evicted, 2)), moved(kv.PoolMove{To: kv.Evicted}, s[1]))
+	g.want("evicted twice", g.apply(transition(kv.Evicted, 2, 77)))
+	if g.table.Stats().UnknownMoves != 2 || g.table.Stats().InPools != 2 {
+		t.Errorf("%+v", g.table.Stats())
+	}
+	g.want("the pool is empty", g.apply(transition(kv.Evicted).inPool(5)), moved(kv.PoolMove{To: kv.Evicted, Pool: 5, HasPool: true}))
+	if p := &g.table.pooled; len(p.bySeq)+len(p.byHash)+len(p.lists) > 0 || p.oldest != nil || p.newest != nil {
+		t.Errorf("the table still has %+v", p)
+	}
+}
+
+// TestPoolsAfterLoss: what an engine put into pools is withdrawn where events are missing, and stays where the engine
+// restarted, except for copies which will not be finished.
+func TestPoolsAfterLoss(t *testing.T) {
+	empty := moved(kv.PoolMove{To: kv.LocalGPU, Pool: 5, HasPool: true})
+	start := func() (*poolEngine, []kv.SeqHash) {
+		g := newPoolEngine(t, Config{BlockSize: 2})
+		s := seqs(g.apply(g.store(1, 2)))
+		g.apply(transition(kv.Pooled, 1).inPool(5), transition(kv.InTransit, 2).inPool(5))
+		return g, s
+	}
+	g, s := start()
+	g.want("restarted", g.table.ClearRestarted(nil), kv.Event{Kind: kv.Cleared}, empty, moved(kv.PoolMove{To: kv.Pooled, Pool: 5, HasPool: true}, s[0]))
+	g.want("hashes of the engine before", g.apply(transition(kv.Evicted, 1)))
+	g, _ = start()
+	g.want("events are missing", g.table.Clear(nil), kv.Event{Kind: kv.Cleared}, empty)
+	g, _ = start()
+	g.want("a transition cannot be read", g.table.Apply(&Batch{LostMoves: 1}, nil), empty)
+	g, _ = start()
+	g.want("a removal cannot be read", g.table.Apply(&Batch{Lost: 1}, nil), kv.Event{Kind: kv.Cleared}, empty)
+}
+
+// TestBlockMetadata: labels of stored blocks reach the events, their copies in pools and the descriptions. A stored
+// block can be in a pool at once.
+func TestBlockMetadata(t *testing.T) {
+	g := newPoolEngine(t, Config{BlockSize: 2})
+	label := kv.MoELabel{Has: kv.HasExpert, Layer: 3, Expert: 17}
+	e := g.store(1, 2)
+	e.Labels = []kv.MoELabel{{}, label}
+	e.Moves = []kv.PoolMove{{}, {To: kv.Pooled, Pool: 4, HasPool: true, OfBlocks: true}}
+	events := g.apply(e)
+	s := seqs(events)
+	pooled := moved(kv.PoolMove{To: kv.Pooled, Pool: 4, HasPool: true}, s[1])
+	pooled.Labels = []kv.MoELabel{label}
+	g.want("stored", events[1:], pooled)
+	if diff := cmp.Diff(e.Labels, events[0].Labels); diff != "" {
+		t.Errorf("labels: -want +got\n%s", diff)
+	}
+	described := g.table.Describe(nil)
+	g.want("description", described[1:], events[0], moved(kv.PoolMove{To: kv.LocalGPU, Pool: 4, HasPool: true}), pooled)
+	again := e
+	again.Labels = []kv.MoELabel{{}, {Has: kv.HasExpert, Layer: 3, Expert: 18}}
+	again.Moves = nil
+	if events = g.apply(again); len(events) != 1 || len(events[0].Labels) != 1 || events[0].Labels[0].Expert != 18 {
+		t.Errorf("another label: %+v", events)
+	}
+	g.apply(Event{Kind: Removed, Group: -1, Hashes: []kv.EngineHash{2, 2, 1, 1}})
+	if len(g.table.labels) > 0 {
+		t.Errorf("labels of removed blocks: %v", g.table.labels)
+	}
+}
+
+// TestJoinedTransitions: a block of ours which several blocks of the engine make enters a pool when all of them do, and
+// leaves it with the first.
+func TestJoinedTransitions(t *testing.T) {
+	g := newPoolEngine(t, Config{BlockSize: 4, EngineBlockSize: 2})
+	s := seqs(g.apply(g.store(1, 2, 3, 4)))
+	g.want("one of two", g.apply(transition(kv.Pooled, 2).inPool(5)))
+	g.want("all", g.apply(transition(kv.Pooled, 1, 2, 3).inPool(5)), moved(kv.PoolMove{To: kv.Pooled, Pool: 5, HasPool: true}, s[0]))
+	g.apply(Event{Kind: Removed, Group: -1, Hashes: []kv.EngineHash{4, 3, 2, 1}})
+	g.want("the first leaves", g.apply(transition(kv.Evicted, 1)), moved(kv.PoolMove{To: kv.Evicted}, s[0]))
+	if n := g.table.Stats().UnknownMoves; n != 0 {
+		t.Errorf("%d unknown moves", n)
+	}
+}
+
+// TestPooledBounds: a block whose list has no room is withdrawn, and further pools are left out.
+func TestPooledBounds(t *testing.T) {
+	g := newPoolEngine(t, Config{BlockSize: 2})
+	s := seqs(g.apply(g.store(1)))
+	for i := range kv.WorkerID(maxPooledList) {
+		g.apply(g.store(kv.EngineHash(i)+2), transition(kv.Pooled, kv.EngineHash(i)+2).inPool(5, kv.Worker{ID: i}))
+	}
+	g.apply(transition(kv.Pooled, 1).inPool(5))
+	g.want("a list too many", g.apply(transition(kv.Pooled, 1).inPool(5, kv.Worker{ID: maxPooledList})), moved(kv.PoolMove{To: kv.LocalGPU, Pool: 5, HasPool: true}, s[0]))
+	for id := range kv.PoolID(maxPools) {
+		g.apply(transition(kv.Pooled, 1).inPool(id))
+	}
+	g.want("a pool too many", g.apply(transition(kv.Pooled, 1).inPool(maxPools)))
+	if n := g.table.Stats().RefusedMoves; n != 2 {
+		t.Errorf("%d refused moves", n)
+	}
+}
+
+// TestTransitionExample: the bytes on the page of the format are the event which the page says they are.
+func TestTransitionExample(t *testing.T) {
+	page, err := os.ReadFile("../../docs/format/engine-events.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, found := strings.Cut(string(page), "```\n85 a4 ")
+	payload := []byte{0x92, 0xc0, 0x91, 0x85, 0xa4}
+	for line := range strings.Lines(text[:max(0, strings.Index(text, "```"))]) {
+		code, _, _ := strings.Cut(line, "   ")
+		data, err := hex.DecodeString(strings.ReplaceAll(strings.TrimSpace(code), " ", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		payload = append(payload, data...)
+	}
+	var dec Decoder
+	var b Batch
+	if err := dec.Decode(payload, &b); err != nil || !found {
+		t.Fatalf("%x: %v", payload, err)
+	}
+	want := []Event{transition(kv.InTransit, 11, 12).inPool(5, kv.Worker{ID: 8}, kv.Worker{ID: 9, Rank: 1})}
+	if diff := cmp.Diff(want, b.Events); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+}
