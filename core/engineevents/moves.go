@@ -1,6 +1,7 @@
 package engineevents
 
 import (
+	"cmp"
 	"encoding/binary"
 	"slices"
 
@@ -26,6 +27,7 @@ type pooledSet struct {
 
 // pooledBlock is one Penstock block in one pool, the last which the engine named for it.
 type pooledBlock struct {
+	blockEntry   // its position; without copies
 	seq          kv.SeqHash
 	names        []kv.EngineHash // of the engine's blocks which make it, in order
 	state        kv.PoolState    // InTransit or Pooled
@@ -60,15 +62,42 @@ func (t *Table) applyMoved(e *Event) {
 			named[name] = true
 		}
 	}
+	var placed []kv.SeqHash
+	if e.Move.To == kv.Pooled && len(p.bySeq) > 0 {
+		placed = t.placeUnheld(e.Hashes, named)
+	}
 	for _, name := range e.Hashes {
 		blocks := t.blocksWith(name, e.Move.To, named)
 		if len(blocks) == 0 && (named == nil || !t.knowsHash(name)) {
 			t.stats.UnknownMoves++
 		}
 		for i := range blocks {
-			t.moveBlock(blocks[i], &e.Move)
+			t.moveBlock(&blocks[i], &e.Move)
 		}
 	}
+	for _, seq := range placed {
+		t.emitRemoved(kv.TierPool, seq)
+	}
+}
+
+// placeUnheld announces the blocks of a transition which the engine's own memory does not have as stored in the pool,
+// and returns them: routers may not know their prefixes any more. After the transition they must be announced as
+// removed.
+func (t *Table) placeUnheld(names []kv.EngineHash, named map[kv.EngineHash]bool) (placed []kv.SeqHash) {
+	var unheld []movedBlock
+	for _, name := range names {
+		for _, b := range t.blocksWith(name, kv.Pooled, named) {
+			if !b.held {
+				unheld = append(unheld, b)
+			}
+		}
+	}
+	slices.SortStableFunc(unheld, func(a, b movedBlock) int { return cmp.Compare(a.depth, b.depth) })
+	for i := range unheld {
+		t.emitStored(kv.TierPool, &unheld[i].blockEntry, unheld[i].seq)
+		placed = append(placed, unheld[i].seq)
+	}
+	return placed
 }
 
 // knowsHash reports whether an engine hash is of a remembered block.
@@ -92,8 +121,10 @@ func (t *Table) movePool(m *kv.PoolMove) {
 
 // movedBlock is a block which a transition names.
 type movedBlock struct {
-	seq   kv.SeqHash
-	names []kv.EngineHash
+	blockEntry // its position
+	seq        kv.SeqHash
+	names      []kv.EngineHash
+	held       bool // the engine's own memory has it
 }
 
 // blocksWith returns the blocks which a transition of an engine hash moves: into a pool the block which ends with the
@@ -108,7 +139,7 @@ func (t *Table) blocksWith(name kv.EngineHash, to kv.PoolState, named map[kv.Eng
 			continue
 		}
 		if enters := to == kv.InTransit || to == kv.Pooled; !enters || len(blocks) == 0 && b.names[len(b.names)-1] == name {
-			blocks = append(blocks, movedBlock{b.seq, b.names})
+			blocks = append(blocks, movedBlock{blockEntry: b.blockEntry, seq: b.seq, names: b.names})
 		}
 	}
 	if named == nil || to != kv.InTransit && to != kv.Pooled {
@@ -125,8 +156,11 @@ func (t *Table) storedBlock(name kv.EngineHash) (m movedBlock, ok bool) {
 	if id == 0 || t.blocks.entries.at(id).salt == opaqueSalt {
 		return m, false
 	}
-	m.seq = t.blocks.entries.at(id).seq()
-	m.names = []kv.EngineHash{name}
+	b := t.blocks.entries.at(id)
+	m = movedBlock{
+		blockEntry: blockEntry{prefix: b.prefix, hash: b.hash, depth: b.depth},
+		seq:        b.seq(), names: []kv.EngineHash{name}, held: true,
+	}
 	if t.pagesPerBlock > 1 {
 		page := t.pages.findID(name)
 		for range t.pagesPerBlock - 1 {
@@ -143,27 +177,27 @@ func (t *Table) storedBlock(name kv.EngineHash) (m movedBlock, ok bool) {
 }
 
 // moveBlock remembers and announces the new state of a block. A transition which names no pool or no list leaves
-// what was said of them.
-func (t *Table) moveBlock(b movedBlock, m *kv.PoolMove) {
-	p := &t.pooled
+// what was said of them. The pool which was said is announced again: to routers another worker's may be the last.
+func (t *Table) moveBlock(b *movedBlock, said *kv.PoolMove) {
+	p, m := &t.pooled, *said
 	known := p.bySeq[b.seq]
 	t.stats.Moves++
+	if !m.HasPool && known != nil {
+		m.Pool, m.HasPool = known.pool, true
+	}
 	if m.To == kv.LocalGPU || m.To == kv.Evicted {
-		if known != nil && (!m.HasPool || m.Pool == known.pool) {
+		if known != nil && m.Pool == known.pool {
 			p.removeBlock(known)
 		}
 		t.emitMoved(b.seq, kv.PoolMove{To: m.To, Pool: m.Pool, HasPool: m.HasPool, OfBlocks: true}, kv.MoELabel{})
 		return
 	}
 	label := t.labels[b.seq]
-	if !m.HasPool && known == nil {
-		t.emitMoved(b.seq, *m, label) // a router may know the pool
+	if !m.HasPool {
+		t.emitMoved(b.seq, m, label) // a router may know the pool
 		return
 	}
-	next := pooledBlock{seq: b.seq, names: b.names, state: m.To, pool: m.Pool, label: label}
-	if !m.HasPool {
-		next.pool = known.pool
-	}
+	next := pooledBlock{blockEntry: b.blockEntry, seq: b.seq, names: b.names, state: m.To, pool: m.Pool, label: label}
 	if known != nil && known.pool == next.pool {
 		if next.access = known.access; next.label.Has == 0 {
 			next.label = known.label
@@ -190,7 +224,7 @@ func (t *Table) moveBlock(b movedBlock, m *kv.PoolMove) {
 	for len(p.bySeq) > maxPooled {
 		t.withdrawBlock(p.oldest)
 	}
-	t.emitMoved(b.seq, *m, next.label)
+	t.emitMoved(b.seq, m, next.label)
 }
 
 // withdrawBlock forgets a block in a pool, and announces that it is not there.
@@ -298,12 +332,15 @@ func (p *pooledSet) restartEngine() {
 }
 
 // describePooled announces which blocks are in pools because of this engine, and that no others are. Every Cleared
-// event is followed by it: such an event ends all doubt about earlier ones, which may have been lost.
+// event is followed by it: such an event ends all doubt about earlier ones, which may have been lost. The blocks are
+// first announced as stored in the pool, and afterwards as removed, so that routers learn their prefixes even if no
+// worker's own memory has them.
 func (t *Table) describePooled() {
 	p := &t.pooled
 	for _, id := range p.pools {
 		t.emitMoved(0, kv.PoolMove{To: kv.LocalGPU, Pool: id, HasPool: true, OfBlocks: true}, kv.MoELabel{})
 	}
+	placed := t.placePooled()
 	for b := p.oldest; b != nil; b = b.newer {
 		m := kv.PoolMove{To: b.state, Pool: b.pool, HasPool: true, OfBlocks: true}
 		if b.access != nil {
@@ -311,6 +348,30 @@ func (t *Table) describePooled() {
 		}
 		t.emitMoved(b.seq, m, b.label)
 	}
+	for _, seq := range placed {
+		t.emitRemoved(kv.TierPool, seq)
+	}
+}
+
+// placePooled announces the blocks which are in pools as stored there, parents before children, and returns them.
+func (t *Table) placePooled() (placed []kv.SeqHash) {
+	var blocks []*pooledBlock
+	next := make(map[kv.SeqHash]*pooledBlock) // one block which follows a prefix, so that a run is one event
+	for b := t.pooled.oldest; b != nil; b = b.newer {
+		if b.state == kv.Pooled {
+			blocks, next[b.prefix] = append(blocks, b), b
+		}
+	}
+	slices.SortStableFunc(blocks, func(a, b *pooledBlock) int { return cmp.Compare(a.depth, b.depth) })
+	told := make(map[*pooledBlock]bool, len(blocks))
+	for _, b := range blocks {
+		for ; b != nil && !told[b]; b = next[b.seq] {
+			told[b] = true
+			t.emitStored(kv.TierPool, &b.blockEntry, b.seq)
+			placed = append(placed, b.seq)
+		}
+	}
+	return placed
 }
 
 // emitMoved announces the new state of a block, or with seq 0 of all blocks of the pool. It extends the open event if

@@ -76,23 +76,31 @@ func (e Event) inPool(id kv.PoolID, access ...kv.Worker) Event {
 	return e
 }
 
+// inPoolTier returns a Stored event of blocks in the pool, and the Removed event of prefixes after it.
+func inPoolTier(stored kv.Event, seqs ...kv.SeqHash) (placed, removed kv.Event) {
+	stored.Tier, stored.Labels = kv.TierPool, nil
+	return stored, kv.Event{Kind: kv.Removed, Tier: kv.TierPool, Seqs: seqs}
+}
+
 // TestTransitions: moves are resolved to our hashes, also after the engine removed the blocks from its own memory.
 // Two transitions with two lists in one pool stay apart, and a description repeats both.
 func TestTransitions(t *testing.T) {
 	g := newPoolEngine(t, Config{BlockSize: 2})
-	s := seqs(g.apply(g.store(1, 2, 3)))
+	stored := g.apply(g.store(1, 2, 3))
+	s := seqs(stored)
+	placed, displaced := inPoolTier(stored[0], s...)
 	one, two := kv.Worker{ID: 8}, kv.Worker{ID: 9, Rank: 1}
 	transit := kv.PoolMove{To: kv.InTransit, Pool: 5, HasPool: true, Access: []kv.Worker{one}}
 	other := kv.PoolMove{To: kv.InTransit, Pool: 5, HasPool: true, Access: []kv.Worker{two}}
 	g.want("two transitions", g.apply(transition(kv.InTransit, 1, 2).inPool(5, one), transition(kv.InTransit, 3).inPool(5, two)),
 		moved(transit, s[0], s[1]), moved(other, s[2]))
-	g.want("without list or pool", g.apply(transition(kv.Pooled, 3, 2, 1)), moved(kv.PoolMove{To: kv.Pooled}, s[2], s[1], s[0]))
+	g.want("without list or pool", g.apply(transition(kv.Pooled, 3, 2, 1)), moved(kv.PoolMove{To: kv.Pooled, Pool: 5, HasPool: true}, s[2], s[1], s[0]))
 	transit.To, other.To = kv.Pooled, kv.Pooled
-	contents := []kv.Event{moved(kv.PoolMove{To: kv.LocalGPU, Pool: 5, HasPool: true}), moved(other, s[2]), moved(transit, s[1], s[0])}
+	contents := []kv.Event{moved(kv.PoolMove{To: kv.LocalGPU, Pool: 5, HasPool: true}), placed, moved(other, s[2]), moved(transit, s[1], s[0]), displaced}
 	g.want("description", g.table.Describe(nil)[2:], contents...)
 	g.want("removed from the device", g.apply(Event{Kind: Removed, Group: -1, Hashes: []kv.EngineHash{3, 2, 1}}), kv.Event{Kind: kv.Removed, Seqs: []kv.SeqHash{s[2], s[1], s[0]}})
 	g.want("cleared", g.apply(Event{Kind: Cleared, Group: -1}), append([]kv.Event{{Kind: kv.Cleared}}, contents...)...)
-	g.want("evicted", g.apply(transition(kv.Evicted, 2)), moved(kv.PoolMove{To: kv.Evicted}, s[1]))
+	g.want("evicted", g.apply(transition(kv.Evicted, 2)), moved(kv.PoolMove{To: kv.Evicted, Pool: 5, HasPool: true}, s[1]))
 	g.want("evicted twice", g.apply(transition(kv.Evicted, 2, 77)))
 	if g.table.Stats().UnknownMoves != 2 || g.table.Stats().InPools != 2 {
 		t.Errorf("%+v", g.table.Stats())
@@ -107,14 +115,17 @@ func TestTransitions(t *testing.T) {
 // restarted, except for copies which will not be finished.
 func TestPoolsAfterLoss(t *testing.T) {
 	empty := moved(kv.PoolMove{To: kv.LocalGPU, Pool: 5, HasPool: true})
-	start := func() (*poolEngine, []kv.SeqHash) {
+	start := func() (*poolEngine, kv.Event) {
 		g := newPoolEngine(t, Config{BlockSize: 2})
-		s := seqs(g.apply(g.store(1, 2)))
+		stored := g.apply(g.store(1, 2))[0]
 		g.apply(transition(kv.Pooled, 1).inPool(5), transition(kv.InTransit, 2).inPool(5))
-		return g, s
+		return g, stored
 	}
-	g, s := start()
-	g.want("restarted", g.table.ClearRestarted(nil), kv.Event{Kind: kv.Cleared}, empty, moved(kv.PoolMove{To: kv.Pooled, Pool: 5, HasPool: true}, s[0]))
+	g, stored := start()
+	s := seqs([]kv.Event{stored})
+	stored.Blocks = stored.Blocks[:1]
+	placed, displaced := inPoolTier(stored, s[0])
+	g.want("restarted", g.table.ClearRestarted(nil), kv.Event{Kind: kv.Cleared}, empty, placed, moved(kv.PoolMove{To: kv.Pooled, Pool: 5, HasPool: true}, s[0]), displaced)
 	g.want("hashes of the engine before", g.apply(transition(kv.Evicted, 1)))
 	g, _ = start()
 	g.want("events are missing", g.table.Clear(nil), kv.Event{Kind: kv.Cleared}, empty)
@@ -141,7 +152,11 @@ func TestBlockMetadata(t *testing.T) {
 		t.Errorf("labels: -want +got\n%s", diff)
 	}
 	described := g.table.Describe(nil)
-	g.want("description", described[1:], events[0], moved(kv.PoolMove{To: kv.LocalGPU, Pool: 4, HasPool: true}), pooled)
+	placed := kv.Event{
+		Kind: kv.Stored, Tier: kv.TierPool, Start: 1, Parent: s[0], Blocks: events[0].Blocks[1:], Labels: []kv.MoELabel{label},
+	}
+	g.want("description", described[1:], events[0], moved(kv.PoolMove{To: kv.LocalGPU, Pool: 4, HasPool: true}), placed, pooled,
+		kv.Event{Kind: kv.Removed, Tier: kv.TierPool, Seqs: s[1:]})
 	again := e
 	again.Labels = []kv.MoELabel{{}, {Has: kv.HasExpert, Layer: 3, Expert: 18}}
 	again.Moves = nil
@@ -162,7 +177,7 @@ func TestJoinedTransitions(t *testing.T) {
 	g.want("one of two", g.apply(transition(kv.Pooled, 2).inPool(5)))
 	g.want("all", g.apply(transition(kv.Pooled, 1, 2, 3).inPool(5)), moved(kv.PoolMove{To: kv.Pooled, Pool: 5, HasPool: true}, s[0]))
 	g.apply(Event{Kind: Removed, Group: -1, Hashes: []kv.EngineHash{4, 3, 2, 1}})
-	g.want("the first leaves", g.apply(transition(kv.Evicted, 1)), moved(kv.PoolMove{To: kv.Evicted}, s[0]))
+	g.want("the first leaves", g.apply(transition(kv.Evicted, 1)), moved(kv.PoolMove{To: kv.Evicted, Pool: 5, HasPool: true}, s[0]))
 	if n := g.table.Stats().UnknownMoves; n != 0 {
 		t.Errorf("%d unknown moves", n)
 	}

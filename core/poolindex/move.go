@@ -192,10 +192,12 @@ func (t *Table) admitBlock(pool int32, seq kv.SeqHash, at entryID, m *blockMove,
 	}
 	t.counts.Moved++
 	relisted := at != noEntry && t.entries[at].list != list
+	var old kv.PoolShare
 	if at == noEntry {
 		at = t.addEntry(pool, seq, w)
 	} else {
-		if to == kv.InTransit || relisted {
+		old = t.shareOf(&t.entries[at])
+		if to == kv.InTransit {
 			dst = t.displaceBlock(at, dst)
 		}
 		t.unlinkState(at)
@@ -221,6 +223,9 @@ func (t *Table) admitBlock(pool int32, seq kv.SeqHash, at entryID, m *blockMove,
 	if !known || (relabelled || relisted) && !e.parked {
 		t.setParked(e, false)
 		dst = t.appendPlace(dst, e)
+		if known && relisted { // afterwards: the index forgets the prefix of a block which is nowhere
+			dst = appendEffect(dst, Displace, old, seq)
+		}
 	}
 	p := &t.pools[pool]
 	for t.cfg.Capacity > 0 && p.pooled.len > t.cfg.Capacity {

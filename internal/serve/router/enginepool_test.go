@@ -1,0 +1,122 @@
+package router
+
+import (
+	"fmt"
+	"testing"
+
+	"penstock/core/engineevents"
+	"penstock/core/kv"
+)
+
+// pooledEngine is an engine of another make whose worker publishes to a shelf.
+type pooledEngine struct {
+	s      *shelf
+	worker kv.Worker
+	table  *engineevents.Table
+}
+
+func (s *shelf) newEngine(w kv.Worker) *pooledEngine {
+	table, err := engineevents.NewTable(engineevents.Config{BlockSize: 2})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return &pooledEngine{s: s, worker: w, table: table}
+}
+
+// apply publishes what events of the engine, in one batch, mean.
+func (g *pooledEngine) apply(events ...engineevents.Event) {
+	g.s.t.Helper()
+	g.s.say(g.worker, g.table.Apply(&engineevents.Batch{Rank: -1, Events: events}, nil)...)
+}
+
+// engineBlocks is the engine's event which stores a chain of blocks with these tokens and hashes.
+func engineBlocks(hashes ...kv.EngineHash) engineevents.Event {
+	e := engineevents.Event{Kind: engineevents.Stored, Group: -1, Hashes: hashes, BlockSize: 2}
+	for _, h := range hashes {
+		e.Tokens = append(e.Tokens, kv.Token(h), kv.Token(h))
+	}
+	return e
+}
+
+func engineRemoves(hashes ...kv.EngineHash) engineevents.Event {
+	return engineevents.Event{Kind: engineevents.Removed, Group: -1, Hashes: hashes}
+}
+
+// engineMoves is the engine's transition of blocks; pool < 0 names none.
+func engineMoves(to kv.PoolState, pool int, hashes ...kv.EngineHash) engineevents.Event {
+	e := engineevents.Event{Kind: engineevents.Moved, Group: -1, Hashes: hashes, Move: kv.PoolMove{To: to, OfBlocks: true}}
+	if pool >= 0 {
+		e.Move.Pool, e.Move.HasPool = kv.PoolID(pool), true
+	}
+	return e
+}
+
+// wantBlocks looks up the chain of engineBlocks.
+func (s *shelf) wantBlocks(want string, hashes ...kv.EngineHash) {
+	s.t.Helper()
+	e := engineBlocks(hashes...)
+	h, err := kv.NewHasher(2, kv.Salt{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if got := s.findsChain(h.AppendSeqHashes(nil, e.Tokens, nil), nil); got != want {
+		s.t.Errorf("%v is found as %q, want %q", hashes, got, want)
+	}
+}
+
+// TestEnginePoolStaysFound: blocks which are in no worker's own memory any more are found in the pool, whatever
+// describes the engine's cache, and by a router which starts later.
+func TestEnginePoolStaysFound(t *testing.T) {
+	const pooled = "1.0:3 attachable 3 fetched 3"
+	cleared := engineevents.Event{Kind: engineevents.Cleared, Group: -1}
+	for name, end := range map[string]func(g *pooledEngine){
+		"cleared":            func(g *pooledEngine) { g.apply(cleared) },
+		"removed, described": func(g *pooledEngine) { g.apply(engineRemoves(3, 2, 1)); g.s.say(one, g.table.Describe(nil)...) },
+		"removed, cleared":   func(g *pooledEngine) { g.apply(engineRemoves(3, 2, 1)); g.apply(cleared) },
+		"restarted":          func(g *pooledEngine) { g.s.say(one, g.table.ClearRestarted(nil)...) },
+		"moved again":        func(g *pooledEngine) { g.apply(cleared); g.apply(engineMoves(kv.Pooled, 5, 3, 2, 1)) },
+		"to another pool":    func(g *pooledEngine) { g.apply(cleared); g.apply(engineMoves(kv.Pooled, 6, 1, 2, 3)) },
+		"pooled when removed": func(g *pooledEngine) {
+			g.apply(engineMoves(kv.Evicted, 5), engineMoves(kv.InTransit, 5, 1, 2, 3), engineRemoves(3, 2, 1))
+			g.s.say(one, g.table.Describe(nil)...)
+			g.apply(engineMoves(kv.Pooled, -1, 1, 2, 3))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newShelf(t)
+			g := s.newEngine(one)
+			g.apply(engineBlocks(1, 2, 3), engineMoves(kv.Pooled, 5, 1, 2, 3))
+			end(g)
+			s.wantBlocks(pooled, 1, 2, 3)
+			later := newShelf(t)
+			later.say(one, g.table.Describe(nil)...)
+			later.wantBlocks(pooled, 1, 2, 3)
+			for _, s := range []*shelf{s, later} {
+				if n := s.c.poolStats().Parked; n > 0 {
+					t.Errorf("%d blocks have no place", n)
+				}
+				if n := s.c.mu.sources[one].anomalies; n != (eventAnomalies{}) {
+					t.Errorf("anomalies %+v", n)
+				}
+			}
+		})
+	}
+}
+
+// TestTransitionWithoutPool: a transition which names no pool concerns the pool which this engine named, also if another
+// worker reported the block in another pool since.
+func TestTransitionWithoutPool(t *testing.T) {
+	s := newShelf(t)
+	a, b := s.newEngine(one), s.newEngine(two)
+	a.apply(engineBlocks(1), engineMoves(kv.InTransit, 1, 1))
+	b.apply(engineBlocks(1), engineMoves(kv.Pooled, 2, 1))
+	a.apply(engineMoves(kv.Pooled, -1, 1))
+	const access = "[{1 1 [{1 0}]} {2 1 [{2 0}]}]"
+	if got := fmt.Sprint(s.c.poolRows()); got != access {
+		t.Errorf("pools %s, want %s", got, access)
+	}
+	a.apply(engineMoves(kv.Evicted, -1, 1))
+	if got, want := fmt.Sprint(s.c.poolRows()), "[{1 0 [{1 0}]} {2 1 [{2 0}]}]"; got != want {
+		t.Errorf("after the eviction pools %s, want %s", got, want)
+	}
+}
