@@ -223,6 +223,8 @@ type eventBuffer struct {
 	expectedBlocks int           // the approximate number of blocks which the call announces
 	base           int           // the number of events in out before the call
 	tierClears     int           // clears of a single tier in this call
+	cleared        bool          // the call's first event is Cleared
+	keptMoves      int           // the number of events after it which a further clear keeps
 }
 
 // maxEventBlocks is the largest number of blocks in one event.
@@ -258,13 +260,30 @@ func (r *eventBuffer) takeLabels(n int) []kv.MoELabel {
 }
 
 // emitCleared announces that nothing announced so far holds. It replaces the earlier events of this call:
-// otherwise a batch of many clears could announce every block as many times.
+// otherwise a batch of many clears could announce every block as many times. Moves out of pools stay, after it: they
+// may be of blocks of other workers, which the description of the pools does not cover.
 func (t *Table) emitCleared() {
 	r := &t.buffer
-	r.openKind, r.hashes, r.seqs, r.openLabels = 0, r.hashes[:0], r.seqs[:0], nil
-	r.describesPools = true
-	clear(t.out[r.base:])
-	t.out = append(t.out[:r.base], kv.Event{Kind: kv.Cleared})
+	t.closeEvent()
+	decided := r.base
+	if r.cleared {
+		decided += 1 + r.keptMoves
+	}
+	var moves []kv.Event
+	for _, ev := range t.out[decided:] {
+		if ev.Kind == kv.Moved && (ev.Move.To == kv.LocalGPU || ev.Move.To == kv.Evicted) {
+			ev.Seqs = slices.Clone(ev.Seqs)
+			moves = append(moves, ev)
+		}
+	}
+	clear(t.out[decided:])
+	t.out = t.out[:decided]
+	if !r.cleared {
+		t.out = append(t.out, kv.Event{Kind: kv.Cleared})
+	}
+	t.out = append(t.out, moves...)
+	r.cleared, r.keptMoves = true, r.keptMoves+len(moves)
+	r.hashes, r.seqs, r.describesPools = r.hashes[:0], r.seqs[:0], true
 }
 
 // emitStored announces that a block, which ends seq, is on a tier. It extends the open event if the block

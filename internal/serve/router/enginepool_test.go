@@ -54,14 +54,18 @@ func engineMoves(to kv.PoolState, pool int, hashes ...kv.EngineHash) engineevent
 // wantBlocks looks up the chain of engineBlocks.
 func (s *shelf) wantBlocks(want string, hashes ...kv.EngineHash) {
 	s.t.Helper()
-	e := engineBlocks(hashes...)
+	if got := s.findsChain(s.engineChain(hashes...), nil); got != want {
+		s.t.Errorf("%v is found as %q, want %q", hashes, got, want)
+	}
+}
+
+// engineChain returns the prefixes of a chain of engineBlocks.
+func (s *shelf) engineChain(hashes ...kv.EngineHash) []kv.SeqHash {
 	h, err := kv.NewHasher(2, kv.Salt{})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if got := s.findsChain(h.AppendSeqHashes(nil, e.Tokens, nil), nil); got != want {
-		s.t.Errorf("%v is found as %q, want %q", hashes, got, want)
-	}
+	return h.AppendSeqHashes(nil, engineBlocks(hashes...).Tokens, nil)
 }
 
 // TestEnginePoolStaysFound: blocks which are in no worker's own memory any more are found in the pool, whatever
@@ -118,5 +122,45 @@ func TestTransitionWithoutPool(t *testing.T) {
 	a.apply(engineMoves(kv.Evicted, -1, 1))
 	if got, want := fmt.Sprint(s.c.poolRows()), "[{1 0 [{1 0}]} {2 1 [{2 0}]}]"; got != want {
 		t.Errorf("after the eviction pools %s, want %s", got, want)
+	}
+}
+
+// TestOtherListKeepsPlace: a block which is in a pool only stays found when its access list changes.
+func TestOtherListKeepsPlace(t *testing.T) {
+	s := newShelf(t)
+	g := s.newEngine(one)
+	listed := func(w kv.Worker) engineevents.Event {
+		e := engineMoves(kv.Pooled, 5, 1, 2)
+		e.Move.Access = []kv.Worker{w}
+		return e
+	}
+	g.apply(engineBlocks(1, 2), listed(two), engineRemoves(2, 1))
+	s.wantBlocks("2.0:2 attachable 2 fetched 2", 1, 2)
+	e := moved("", kv.Pooled, three)
+	e.Seqs, e.Move.Pool, e.Move.OfBlocks = s.engineChain(1, 2), 5, true
+	s.say(one, e)
+	s.wantBlocks("3.0:2 attachable 2 fetched 2", 1, 2)
+}
+
+// TestClearKeepsEvictions: a clear of the engine's cache in the same batch does not hide that blocks of other workers
+// left a pool.
+func TestClearKeepsEvictions(t *testing.T) {
+	cleared := engineevents.Event{Kind: engineevents.Cleared, Group: -1}
+	for name, batch := range map[string][]engineevents.Event{
+		"pool":          {engineMoves(kv.Evicted, 5), cleared},
+		"block":         {engineBlocks(1, 2), engineMoves(kv.Evicted, 5, 2, 1), cleared},
+		"two clears":    {engineBlocks(1, 2), engineMoves(kv.Evicted, 5, 1), cleared, engineBlocks(1, 2), engineMoves(kv.Evicted, 5, 2), cleared},
+		"nothing after": {engineMoves(kv.Evicted, 5), cleared, cleared, engineBlocks(1, 2), cleared},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newShelf(t)
+			a, b := s.newEngine(one), s.newEngine(two)
+			a.apply(engineBlocks(1, 2), engineMoves(kv.Pooled, 5, 1, 2), engineRemoves(2, 1))
+			b.apply(batch...)
+			s.wantBlocks("", 1, 2)
+			if n := s.c.poolStats(); n.Pooled != 0 || n.Evicted != 2 {
+				t.Errorf("%+v", n)
+			}
+		})
 	}
 }
