@@ -68,7 +68,8 @@ func (t *Table) applyMoved(e *Event) {
 	}
 	for _, name := range e.Hashes {
 		blocks := t.blocksWith(name, e.Move.To, named)
-		if len(blocks) == 0 && (named == nil || !t.knowsHash(name)) {
+		waits := t.orphans.moveBlock(name, &e.Move)
+		if !waits && len(blocks) == 0 && (named == nil || !t.knowsHash(name)) {
 			t.stats.UnknownMoves++
 		}
 		for i := range blocks {
@@ -116,6 +117,7 @@ func (t *Table) movePool(m *kv.PoolMove) {
 			p.removeBlock(b)
 		}
 	}
+	t.orphans.forgetMoves(func(of *kv.PoolMove) bool { return of.HasPool && of.Pool == m.Pool })
 	t.emitMoved(0, kv.PoolMove{To: m.To, Pool: m.Pool, HasPool: true, OfBlocks: true}, kv.MoELabel{})
 }
 
@@ -318,14 +320,17 @@ func (p *pooledSet) forgetNames(b *pooledBlock) {
 	b.names = nil
 }
 
-// withdrawAll forgets all blocks in pools: events of the engine may be missing. The next description withdraws them.
-func (p *pooledSet) withdrawAll() { *p = pooledSet{pools: p.pools} }
+// withdrawPooled forgets all blocks in pools: events of the engine may be missing. The next description withdraws them.
+func (t *Table) withdrawPooled() {
+	t.pooled = pooledSet{pools: t.pooled.pools}
+	t.orphans.forgetMoves(func(*kv.PoolMove) bool { return true })
+}
 
-// restartEngine keeps the blocks which are in pools when the engine restarts: they stay, and the new engine has other
-// hashes. Copies which were not finished never will be.
+// restartEngine keeps the blocks which are in pools when the engine restarts: they stay. The new engine may have the
+// same hashes, if its seed is fixed, and then says by them when they leave. Copies which were not finished never will be.
 func (p *pooledSet) restartEngine() {
 	for b := p.oldest; b != nil; b = b.newer {
-		if p.forgetNames(b); b.state == kv.InTransit {
+		if b.state == kv.InTransit {
 			p.removeBlock(b)
 		}
 	}

@@ -126,7 +126,7 @@ func TestPoolsAfterLoss(t *testing.T) {
 	stored.Blocks = stored.Blocks[:1]
 	placed, displaced := inPoolTier(stored, s[0])
 	g.want("restarted", g.table.ClearRestarted(nil), kv.Event{Kind: kv.Cleared}, empty, placed, moved(kv.PoolMove{To: kv.Pooled, Pool: 5, HasPool: true}, s[0]), displaced)
-	g.want("hashes of the engine before", g.apply(transition(kv.Evicted, 1)))
+	g.want("an engine with the same hashes", g.apply(transition(kv.Evicted, 1)), moved(kv.PoolMove{To: kv.Evicted, Pool: 5, HasPool: true}, s[0]))
 	g, _ = start()
 	g.want("events are missing", g.table.Clear(nil), kv.Event{Kind: kv.Cleared}, empty)
 	g, _ = start()
@@ -181,6 +181,61 @@ func TestJoinedTransitions(t *testing.T) {
 	if n := g.table.Stats().UnknownMoves; n != 0 {
 		t.Errorf("%d unknown moves", n)
 	}
+}
+
+// TestTransitionsOfOrphans: blocks which wait for their parent have the state which the last transition gave them, when
+// they are stored.
+func TestTransitionsOfOrphans(t *testing.T) {
+	empty := moved(kv.PoolMove{To: kv.LocalGPU, Pool: 5, HasPool: true})
+	for _, c := range []struct {
+		what   string
+		moves  []Event
+		stored bool // in the pool at once
+		want   []kv.PoolMove
+	}{
+		{"evicted", []Event{transition(kv.Evicted, 3)}, true, nil},
+		{"evicted from another pool", []Event{transition(kv.Evicted, 3).inPool(6)}, true, []kv.PoolMove{{To: kv.Pooled, Pool: 5, HasPool: true}}},
+		{
+			"pooled",
+			[]Event{transition(kv.InTransit, 3).inPool(5, kv.Worker{ID: 8}), transition(kv.Pooled, 3)},
+			false,
+			[]kv.PoolMove{{To: kv.Pooled, Pool: 5, HasPool: true, Access: []kv.Worker{{ID: 8}}}},
+		},
+		{"to another pool", []Event{transition(kv.Pooled, 3).inPool(6)}, true, []kv.PoolMove{{To: kv.Pooled, Pool: 6, HasPool: true}}},
+		{"the pool is empty", []Event{transition(kv.Evicted).inPool(5)}, true, nil},
+	} {
+		g := newPoolEngine(t, Config{BlockSize: 2, Capacity: 9})
+		g.table.SetHistory(PartialHistory, nil)
+		g.apply(g.store(1))
+		orphan := g.store(3)
+		orphan.HasParent, orphan.Parent = true, 2
+		if c.stored {
+			orphan.Moves = []kv.PoolMove{{To: kv.Pooled, Pool: 5, HasPool: true, OfBlocks: true}}
+		}
+		g.apply(orphan)
+		g.apply(c.moves...)
+		parent := g.store(2)
+		parent.HasParent, parent.Parent = true, 1
+		adopted := g.apply(parent)
+		want := []kv.Event{}
+		for _, m := range c.want {
+			want = append(want, moved(m, seqs(adopted)[1]))
+		}
+		g.want(c.what, adopted[1:], want...)
+		if n := g.table.Stats(); n.UnknownMoves != 0 || n.Adopted != 1 {
+			t.Errorf("%s: %+v", c.what, n)
+		}
+	}
+	g := newPoolEngine(t, Config{BlockSize: 2, Capacity: 9})
+	orphan := g.store(3)
+	orphan.HasParent, orphan.Parent = true, 2
+	orphan.Moves = []kv.PoolMove{{To: kv.Pooled, Pool: 5, HasPool: true, OfBlocks: true}}
+	g.apply(g.store(1), orphan, transition(kv.Pooled, 1).inPool(5))
+	g.table.Apply(&Batch{LostMoves: 1}, nil)
+	parent := g.store(2)
+	parent.HasParent, parent.Parent = true, 1
+	g.apply(parent)
+	g.want("a transition cannot be read", g.table.Describe(nil)[2:], empty)
 }
 
 // TestPooledBounds: a block whose list has no room is withdrawn, and further pools are left out.

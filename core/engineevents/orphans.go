@@ -110,6 +110,48 @@ func cloneStoredEvent(e *Event, n, size int) Event {
 	return c
 }
 
+// moveBlock remembers the state in pools which a transition gives a waiting block. It reports whether the block waits.
+func (o *orphanSet) moveBlock(name kv.EngineHash, m *kv.PoolMove) bool {
+	p, waits := o.byHash[name]
+	if !waits {
+		return false
+	}
+	e := &p.run.event
+	enters := m.To == kv.InTransit || m.To == kv.Pooled
+	if e.Moves == nil && enters {
+		e.Moves = make([]kv.PoolMove, len(e.Hashes))
+	}
+	if p.index >= len(e.Moves) {
+		return true
+	}
+	known := &e.Moves[p.index]
+	next := *m
+	if !m.HasPool {
+		next.Pool, next.HasPool = known.Pool, known.HasPool
+	}
+	switch {
+	case enters:
+		if next.Access == nil && next.Pool == known.Pool {
+			next.Access = known.Access
+		}
+		*known = next
+	case next.Pool == known.Pool:
+		*known = kv.PoolMove{}
+	}
+	return true
+}
+
+// forgetMoves forgets the states in pools of all waiting blocks for which it is true.
+func (o *orphanSet) forgetMoves(which func(m *kv.PoolMove) bool) {
+	for r := o.oldest; r != nil; r = r.newer {
+		for i := range r.event.Moves {
+			if m := &r.event.Moves[i]; which(m) {
+				*m = kv.PoolMove{}
+			}
+		}
+	}
+}
+
 // removeBlock cuts a run before a block which the engine removed: the blocks after it are useless without
 // it. It reports whether the block waited.
 func (o *orphanSet) removeBlock(t *Table, name kv.EngineHash) bool {

@@ -152,7 +152,7 @@ func (t *Table) Apply(b *Batch, out []kv.Event) []kv.Event {
 		// Everything known may be wrong now, so it is forgotten. The blocks which this batch stores may be
 		// gone by its end.
 		t.stats.DamagedBatches++
-		t.pooled.withdrawAll()
+		t.withdrawPooled()
 		t.forgetAll()
 		if t.cfg.Capacity > 0 {
 			t.startPartialHistory()
@@ -161,7 +161,7 @@ func (t *Table) Apply(b *Batch, out []kv.Event) []kv.Event {
 	}
 	if b.LostMoves > 0 {
 		t.stats.LostMoves += uint64(b.LostMoves)
-		t.pooled.withdrawAll()
+		t.withdrawPooled()
 		t.buffer.describesPools = true
 	}
 	for i := range b.Events {
@@ -187,7 +187,7 @@ func (t *Table) Apply(b *Batch, out []kv.Event) []kv.Event {
 		}
 	}
 	if trusted && t.unusable {
-		t.pooled.withdrawAll()
+		t.withdrawPooled()
 		t.forgetAll()
 	}
 	return t.finishCall()
@@ -210,7 +210,7 @@ func (t *Table) finishCall() []kv.Event {
 // Clear forgets all blocks and all ambiguous hashes, because events of the engine are missing, and appends a Cleared
 // event to out. Blocks which the engine put into memory pools are withdrawn.
 func (t *Table) Clear(out []kv.Event) []kv.Event {
-	t.pooled.withdrawAll()
+	t.withdrawPooled()
 	return t.clearCache(out)
 }
 
