@@ -120,7 +120,7 @@ func (x *blockMap) sizeBytes() int {
 }
 
 // Describe appends to out a Cleared event and Stored events which describe the whole table, parents before
-// children. The caller owns the slices of the events.
+// children, and what describes the blocks in pools. The slices of the events are as after Apply.
 func (t *Table) Describe(out []kv.Event) []kv.Event {
 	t.beginCall(out)
 	t.buffer.expectedBlocks = t.blocks.count

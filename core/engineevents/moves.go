@@ -11,6 +11,7 @@ import (
 // The bounds of what a table remembers of blocks in pools.
 const (
 	maxPooled     = 1 << 18 // blocks; the oldest makes room, and is withdrawn
+	maxPooledName = 1 << 21 // hashes of the engine's blocks which make them, likewise
 	maxPools      = 256
 	maxPooledList = 1024 // access lists
 )
@@ -19,7 +20,8 @@ const (
 // when the engine removes it from its own memory, so its engine hashes must be remembered here.
 type pooledSet struct {
 	bySeq          map[kv.SeqHash]*pooledBlock
-	byHash         map[kv.EngineHash][]*pooledBlock
+	byHash         map[kv.EngineHash]*pooledName // the newest; the others are linked
+	nameCount      int
 	oldest, newest *pooledBlock
 	pools          []kv.PoolID // pools which were named, ascending
 	lists          map[string]*pooledAccess
@@ -29,12 +31,19 @@ type pooledSet struct {
 type pooledBlock struct {
 	blockEntry   // its position; without copies
 	seq          kv.SeqHash
-	names        []kv.EngineHash // of the engine's blocks which make it, in order
-	state        kv.PoolState    // InTransit or Pooled
+	names        []pooledName // of the engine's blocks which make it, in order
+	state        kv.PoolState // InTransit or Pooled
 	pool         kv.PoolID
 	access       *pooledAccess // nil: every worker which attached the pool
 	label        kv.MoELabel
 	older, newer *pooledBlock
+}
+
+// pooledName is one of the engine's blocks which make a block in a pool. Blocks which have one in common are linked.
+type pooledName struct {
+	name         kv.EngineHash
+	block        *pooledBlock
+	older, newer *pooledName
 }
 
 // pooledAccess is an access list, which blocks share.
@@ -103,7 +112,7 @@ func (t *Table) placeUnheld(names []kv.EngineHash, named map[kv.EngineHash]bool)
 
 // knowsHash reports whether an engine hash is of a remembered block.
 func (t *Table) knowsHash(name kv.EngineHash) bool {
-	return t.findBlock(name) != 0 || len(t.pooled.byHash[name]) > 0
+	return t.findBlock(name) != 0 || t.pooled.byHash[name] != nil
 }
 
 // movePool applies a transition of all blocks of a pool.
@@ -125,26 +134,32 @@ func (t *Table) movePool(m *kv.PoolMove) {
 type movedBlock struct {
 	blockEntry // its position
 	seq        kv.SeqHash
-	names      []kv.EngineHash
-	held       bool // the engine's own memory has it
+	names      []kv.EngineHash // of the engine's blocks which make it; may be missing if it leaves a pool
+	held       bool            // the engine's own memory has it
 }
 
 // blocksWith returns the blocks which a transition of an engine hash moves: into a pool the block which ends with the
 // engine's block, if named has all of its parts; out of a pool all blocks with that part.
 func (t *Table) blocksWith(name kv.EngineHash, to kv.PoolState, named map[kv.EngineHash]bool) (blocks []movedBlock) {
-	known := t.pooled.byHash[name]
+	enters := to == kv.InTransit || to == kv.Pooled
 	if b, ok := t.storedBlock(name); ok {
 		blocks = append(blocks, b)
 	}
-	for _, b := range known {
-		if len(blocks) > 0 && blocks[0].seq == b.seq {
-			continue
+	stored := len(blocks)
+	for n := t.pooled.byHash[name]; n != nil; n = n.older {
+		b := n.block
+		if enters && (len(blocks) > 0 || b.names[len(b.names)-1].name != name) {
+			break // the hash ends no other block: others have it inside
 		}
-		if enters := to == kv.InTransit || to == kv.Pooled; !enters || len(blocks) == 0 && b.names[len(b.names)-1] == name {
-			blocks = append(blocks, movedBlock{blockEntry: b.blockEntry, seq: b.seq, names: b.names})
+		if stored == 0 || blocks[0].seq != b.seq {
+			m := movedBlock{blockEntry: b.blockEntry, seq: b.seq}
+			if enters {
+				m.names = b.engineHashes()
+			}
+			blocks = append(blocks, m)
 		}
 	}
-	if named == nil || to != kv.InTransit && to != kv.Pooled {
+	if named == nil || !enters {
 		return blocks
 	}
 	return slices.DeleteFunc(blocks, func(b movedBlock) bool {
@@ -196,10 +211,11 @@ func (t *Table) moveBlock(b *movedBlock, said *kv.PoolMove) {
 	}
 	label := t.labels[b.seq]
 	if !m.HasPool {
+		m.Access = slices.Clone(m.Access)
 		t.emitMoved(b.seq, m, label) // a router may know the pool
 		return
 	}
-	next := pooledBlock{blockEntry: b.blockEntry, seq: b.seq, names: b.names, state: m.To, pool: m.Pool, label: label}
+	next := pooledBlock{blockEntry: b.blockEntry, seq: b.seq, state: m.To, pool: m.Pool, label: label}
 	if known != nil && known.pool == next.pool {
 		if next.access = known.access; next.label.Has == 0 {
 			next.label = known.label
@@ -214,7 +230,7 @@ func (t *Table) moveBlock(b *movedBlock, said *kv.PoolMove) {
 			}
 			return
 		}
-		next.access = access
+		next.access, m.Access = access, access.workers
 	}
 	if next.access != nil {
 		next.access.blocks++ // so that the list outlives the block which had it
@@ -222,8 +238,8 @@ func (t *Table) moveBlock(b *movedBlock, said *kv.PoolMove) {
 	if known != nil {
 		p.removeBlock(known)
 	}
-	p.insertBlock(&next)
-	for len(p.bySeq) > maxPooled {
+	p.insertBlock(&next, b.names)
+	for len(p.bySeq) > maxPooled || p.nameCount > maxPooledName {
 		t.withdrawBlock(p.oldest)
 	}
 	t.emitMoved(b.seq, m, next.label)
@@ -269,15 +285,32 @@ func (p *pooledSet) findOrAddAccess(workers []kv.Worker) (a *pooledAccess, ok bo
 	return a, true
 }
 
-// insertBlock remembers a block as the newest. Its access list counts it already.
-func (p *pooledSet) insertBlock(b *pooledBlock) {
+// engineHashes returns the hashes of the engine's blocks which make b.
+func (b *pooledBlock) engineHashes() []kv.EngineHash {
+	names := make([]kv.EngineHash, len(b.names))
+	for i := range b.names {
+		names[i] = b.names[i].name
+	}
+	return names
+}
+
+// insertBlock remembers a block, which the engine's blocks with these hashes make, as the newest. Its access list
+// counts it already.
+func (p *pooledSet) insertBlock(b *pooledBlock, names []kv.EngineHash) {
 	if p.bySeq == nil {
-		p.bySeq, p.byHash = make(map[kv.SeqHash]*pooledBlock), make(map[kv.EngineHash][]*pooledBlock)
+		p.bySeq, p.byHash = make(map[kv.SeqHash]*pooledBlock), make(map[kv.EngineHash]*pooledName)
 	}
 	p.bySeq[b.seq] = b
-	for _, name := range b.names {
-		p.byHash[name] = append(p.byHash[name], b)
+	b.names = make([]pooledName, len(names))
+	for i, name := range names {
+		n := &b.names[i]
+		*n = pooledName{name: name, block: b, older: p.byHash[name]}
+		if n.older != nil {
+			n.older.newer = n
+		}
+		p.byHash[name] = n
 	}
+	p.nameCount += len(names)
 	if b.older = p.newest; b.older != nil {
 		b.older.newer = b
 	} else {
@@ -309,14 +342,21 @@ func (p *pooledSet) removeBlock(b *pooledBlock) {
 
 // forgetNames forgets the engine hashes of a block.
 func (p *pooledSet) forgetNames(b *pooledBlock) {
-	for _, name := range b.names {
-		rest := slices.DeleteFunc(slices.Clone(p.byHash[name]), func(other *pooledBlock) bool { return other == b })
-		if len(rest) == 0 {
-			delete(p.byHash, name)
-		} else {
-			p.byHash[name] = rest
+	for i := range b.names {
+		n := &b.names[i]
+		if n.older != nil {
+			n.older.newer = n.newer
+		}
+		switch {
+		case n.newer != nil:
+			n.newer.older = n.older
+		case n.older != nil:
+			p.byHash[n.name] = n.older
+		default:
+			delete(p.byHash, n.name)
 		}
 	}
+	p.nameCount -= len(b.names)
 	b.names = nil
 }
 
@@ -346,7 +386,7 @@ func (t *Table) describePooled() {
 		t.emitMoved(0, kv.PoolMove{To: kv.LocalGPU, Pool: id, HasPool: true, OfBlocks: true}, kv.MoELabel{})
 	}
 	placed := t.placePooled()
-	for b := p.oldest; b != nil; b = b.newer {
+	for _, b := range p.blocksByMove() {
 		m := kv.PoolMove{To: b.state, Pool: b.pool, HasPool: true, OfBlocks: true}
 		if b.access != nil {
 			m.Access = b.access.workers
@@ -356,6 +396,24 @@ func (t *Table) describePooled() {
 	for _, seq := range placed {
 		t.emitRemoved(kv.TierPool, seq)
 	}
+}
+
+// blocksByMove returns the blocks in pools so that ones which one event can announce are next to each other, the oldest
+// first.
+func (p *pooledSet) blocksByMove() []*pooledBlock {
+	blocks := make([]*pooledBlock, 0, len(p.bySeq))
+	first := make(map[*pooledAccess]int) // which list the oldest block has, and so on
+	for b := p.oldest; b != nil; b = b.newer {
+		blocks = append(blocks, b)
+		if _, known := first[b.access]; !known {
+			first[b.access] = len(first)
+		}
+	}
+	slices.SortStableFunc(blocks, func(a, b *pooledBlock) int {
+		return cmp.Or(cmp.Compare(a.pool, b.pool), cmp.Compare(a.state, b.state), cmp.Compare(first[a.access], first[b.access]),
+			cmp.Compare(min(a.label.Has, 1), min(b.label.Has, 1)))
+	})
+	return blocks
 }
 
 // placePooled announces the blocks which are in pools as stored there, parents before children, and returns them.
@@ -380,17 +438,17 @@ func (t *Table) placePooled() (placed []kv.SeqHash) {
 }
 
 // emitMoved announces the new state of a block, or with seq 0 of all blocks of the pool. It extends the open event if
-// that is the same move.
+// that is the same move. Labelled and other blocks stay apart: no label in an event with labels erases the label which
+// another worker gave. Events share the access list.
 func (t *Table) emitMoved(seq kv.SeqHash, m kv.PoolMove, label kv.MoELabel) {
 	r := &t.buffer
 	m.OfBlocks = true
 	grows := false
 	if r.openKind == kv.Moved && seq != 0 && len(r.seqs) > r.openStart && len(r.seqs)-r.openStart < maxEventBlocks {
-		grows = samePoolMove(&t.out[len(t.out)-1].Move, &m)
+		grows = samePoolMove(&t.out[len(t.out)-1].Move, &m) && (label.Has != 0) == (len(r.openLabels) > 0)
 	}
 	if !grows {
 		t.closeEvent()
-		m.Access = slices.Clone(m.Access)
 		t.out = append(t.out, kv.Event{Kind: kv.Moved, Move: m})
 		r.openKind, r.openStart, r.openLabels = kv.Moved, len(r.seqs), nil
 	}
@@ -430,7 +488,15 @@ func (t *Table) moveStored(e *Event, n int) {
 
 // samePoolMove reports whether two moves of blocks say the same.
 func samePoolMove(a, b *kv.PoolMove) bool {
-	return a.To == b.To && a.Pool == b.Pool && a.HasPool == b.HasPool && (a.Access == nil) == (b.Access == nil) && slices.Equal(a.Access, b.Access)
+	return a.To == b.To && a.Pool == b.Pool && a.HasPool == b.HasPool && sameAccess(a.Access, b.Access)
+}
+
+// sameAccess reports whether two access lists, which may be none, are equal. Most which are have their workers in common.
+func sameAccess(a, b []kv.Worker) bool {
+	if (a == nil) != (b == nil) || len(a) != len(b) {
+		return false
+	}
+	return len(a) == 0 || &a[0] == &b[0] || slices.Equal(a, b)
 }
 
 // setLabel sets the label of a stored block. It reports whether the label is another one than before.

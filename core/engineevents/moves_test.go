@@ -3,6 +3,8 @@ package engineevents
 import (
 	"encoding/hex"
 	"os"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -254,6 +256,81 @@ func TestPooledBounds(t *testing.T) {
 	if n := g.table.Stats().RefusedMoves; n != 2 {
 		t.Errorf("%d refused moves", n)
 	}
+}
+
+// TestDescriptionShares: a description of blocks with alternating access lists has one event for each list, and not a
+// copy of the list for each block. Blocks without a label are not in an event with labels: that would erase the labels
+// which other workers gave.
+func TestDescriptionShares(t *testing.T) {
+	g := newPoolEngine(t, Config{BlockSize: 2})
+	lists := [][]kv.Worker{{{ID: 1}, {ID: 3}}, {{ID: 2}, {ID: 3}}}
+	const n = 20
+	for i := range kv.EngineHash(n) {
+		e := g.store(i + 1)
+		if i%4 < 2 {
+			e.Labels = []kv.MoELabel{{Has: kv.HasExpert, Layer: 1, Expert: uint32(i)}}
+		}
+		g.apply(e, transition(kv.Pooled, i+1).inPool(5, lists[i%2]...))
+	}
+	var moves []kv.Event
+	for _, ev := range g.table.Describe(nil) {
+		if ev.Kind == kv.Moved && len(ev.Seqs) > 0 {
+			moves = append(moves, ev)
+		}
+	}
+	if len(moves) != 4 {
+		t.Fatalf("%d events", len(moves))
+	}
+	for i, ev := range moves {
+		if diff := cmp.Diff(lists[i/2], ev.Move.Access); diff != "" || len(ev.Seqs) != n/4 {
+			t.Errorf("event %d of %d blocks: -want +got\n%s", i, len(ev.Seqs), diff)
+		}
+		if labelled := len(ev.Labels) > 0; labelled != (i%2 == 1) || slices.Contains(ev.Labels, kv.MoELabel{}) {
+			t.Errorf("event %d has labels %v", i, ev.Labels)
+		}
+	}
+	if &moves[0].Move.Access[0] != &moves[1].Move.Access[0] {
+		t.Error("each event has its own copy of the list")
+	}
+}
+
+// TestSharedPages: blocks in a pool which have a page of the engine in common leave it together, and each costs as much
+// as without the others.
+func TestSharedPages(t *testing.T) {
+	g := newPoolEngine(t, Config{BlockSize: 4, EngineBlockSize: 2})
+	first := g.store(1)
+	g.apply(first)
+	const n = 4000
+	for i := range kv.EngineHash(n) {
+		next := g.store(i + 2)
+		next.HasParent, next.Parent = true, 1
+		g.apply(next, transition(kv.Pooled, 1, i+2).inPool(5))
+	}
+	if got := g.table.Stats().InPools; got != n {
+		t.Fatalf("%d blocks in the pool", got)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	left := g.apply(transition(kv.Evicted, 1))
+	runtime.ReadMemStats(&after)
+	if got := after.TotalAlloc - before.TotalAlloc; got > 16<<20 {
+		t.Errorf("%d bytes were allocated", got)
+	}
+	if len(left) != 1 || len(left[0].Seqs) != n || g.table.Stats().InPools != 0 || len(g.table.pooled.byHash) > 0 {
+		t.Errorf("%d events, %+v", len(left), g.table.Stats())
+	}
+}
+
+// TestPooledNames: the hashes of the engine's blocks are bounded too, and removed blocks do not count.
+func TestPooledNames(t *testing.T) {
+	g := newPoolEngine(t, Config{BlockSize: 4, EngineBlockSize: 2})
+	s := seqs(g.apply(g.store(1, 2, 3, 4, 5, 6)))
+	g.apply(transition(kv.Pooled, 1, 2, 3, 4).inPool(5), transition(kv.Evicted, 3))
+	if n := g.table.pooled.nameCount; n != 2 {
+		t.Errorf("%d hashes are remembered", n)
+	}
+	g.table.pooled.nameCount = maxPooledName // as if there were as many
+	g.want("a block more", g.apply(transition(kv.Pooled, 5, 6).inPool(5))[:1], moved(kv.PoolMove{To: kv.LocalGPU, Pool: 5, HasPool: true}, s[0]))
 }
 
 // TestTransitionExample: the bytes on the page of the format are the event which the page says they are.

@@ -143,7 +143,8 @@ func NewTable(cfg Config) (*Table, error) {
 	return t, nil
 }
 
-// Apply appends the changes of b to out. The caller owns the slices of the events.
+// Apply appends the changes of b to out. The caller owns the slices of the events, except that they may share access
+// lists, which must not be changed.
 func (t *Table) Apply(b *Batch, out []kv.Event) []kv.Event {
 	t.beginCall(out)
 	t.stats.UnknownEvents += uint64(b.Unknown)
