@@ -31,6 +31,9 @@ func (t *Table) findOrAddPool(id kv.PoolID) int32 {
 func (t *Table) releasePool(at int32) {
 	if p := &t.pools[at]; p.used && p.blocks == 0 && !p.accessKnown && len(p.attached) == 0 {
 		delete(t.byID, p.id)
+		if p.indexed {
+			t.releasedPools = append(t.releasedPools, p.id)
+		}
 		*p = poolState{}
 	}
 }

@@ -82,8 +82,15 @@ func (t *Table) setList(e *poolEntry, id listID) {
 	}
 }
 
-// dropUnusedLists forgets the access lists which no block has any more.
+// dropUnusedLists forgets the access lists which no block has any more, and has the prefix index forget pools which
+// were released.
 func (t *Table) dropUnusedLists(dst []Effect) []Effect {
+	for _, id := range t.releasedPools {
+		if _, used := t.byID[id]; !used {
+			dst = append(dst, Effect{Kind: DropPool, Pool: id.Share(0)})
+		}
+	}
+	t.releasedPools = t.releasedPools[:0]
 	for _, id := range t.unusedLists {
 		l := &t.lists[id]
 		if l.blocks > 0 || l.share == 0 {
@@ -120,16 +127,54 @@ func (t *Table) shareAccess(p *poolState, l *accessList) Effect {
 }
 
 // attachSender records that a worker which moves blocks into a pool has attached it. That counts while the
-// workers which can attach the pool are not known otherwise.
+// workers which can attach the pool are not known otherwise. The worker which has moved nothing for longest makes room.
 func (t *Table) attachSender(pool int32, w kv.Worker, dst []Effect) []Effect {
 	p := &t.pools[pool]
-	at, ok := slices.BinarySearchFunc(p.attached, w, kv.Worker.Compare)
-	if ok || len(p.attached) == MaxAccess {
+	if n := len(p.attached); n > 0 && p.attached[n-1] == w {
 		return dst
 	}
-	p.attached = slices.Insert(p.attached, at, w)
+	at := slices.Index(p.attached, w)
+	known := at >= 0
+	if !known && len(p.attached) == MaxAccess {
+		at = 0
+	}
+	if at >= 0 {
+		p.attached = slices.Delete(p.attached, at, at+1)
+	}
+	if p.attached = append(p.attached, w); known {
+		return dst
+	}
+	return p.appendAttached(dst)
+}
+
+// appendAttached appends that the workers which have attached the pool can attach it, as far as that counts.
+func (p *poolState) appendAttached(dst []Effect) []Effect {
 	if p.accessKnown {
 		return dst
 	}
-	return append(dst, Effect{Kind: SetAccess, Pool: p.id.Share(0), Access: slices.Clone(p.attached)})
+	p.indexed = true
+	return append(dst, Effect{Kind: SetAccess, Pool: p.id.Share(0), Access: p.attachedWorkers()})
+}
+
+// attachedWorkers returns the workers which have attached the pool, ascending.
+func (p *poolState) attachedWorkers() []kv.Worker {
+	workers := slices.Clone(p.attached)
+	slices.SortFunc(workers, kv.Worker.Compare)
+	return workers
+}
+
+// DetachWorker records that w, which ended or restarted, has attached no pools, and appends the changes of the prefix
+// index to dst. The blocks which it moved stay.
+func (t *Table) DetachWorker(w kv.Worker, dst []Effect) []Effect {
+	for i := range t.pools {
+		p := &t.pools[i]
+		at := slices.Index(p.attached, w)
+		if at < 0 {
+			continue
+		}
+		p.attached = slices.Delete(p.attached, at, at+1)
+		dst = p.appendAttached(dst)
+		t.releasePool(int32(i))
+	}
+	return t.dropUnusedLists(dst)
 }

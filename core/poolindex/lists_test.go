@@ -3,6 +3,7 @@ package poolindex
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -116,6 +117,29 @@ func TestTooManyLists(t *testing.T) {
 	}
 	if err := table.Check(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestTooManyAttached: of more workers than are kept the one which has moved nothing for longest is not credited.
+func TestTooManyAttached(t *testing.T) {
+	table := mustNew(t, Config{})
+	move := func(id kv.WorkerID) []Effect {
+		return table.ApplyMove(1, kv.Worker{ID: id}, &kv.Event{Kind: kv.Moved, Seqs: []kv.SeqHash{1}, Move: kv.PoolMove{
+			To: kv.Pooled, Pool: 3, HasPool: true, OfBlocks: true,
+		}}, nil)
+	}
+	for id := range kv.WorkerID(MaxAccess) {
+		move(id)
+	}
+	move(0)
+	effects := move(MaxAccess)
+	if len(effects) == 0 || effects[0].Kind != SetAccess || len(effects[0].Access) != MaxAccess {
+		t.Fatalf("effects %+v", effects)
+	}
+	for id, want := range map[kv.WorkerID]bool{0: true, 1: false, 2: true, MaxAccess: true} {
+		if got := slices.Contains(effects[0].Access, kv.Worker{ID: id}); got != want {
+			t.Errorf("worker %d is credited: %t", id, got)
+		}
 	}
 }
 

@@ -146,7 +146,7 @@ func (t *Table) readAttached(r *snapshotReader) error {
 		}
 		last = int64(id)
 		if slot := t.findOrAddPool(kv.PoolID(id)); slot >= 0 {
-			t.pools[slot].attached = workers
+			t.pools[slot].attached, t.pools[slot].indexed = workers, true
 		}
 	}
 	return nil

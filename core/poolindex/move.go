@@ -384,7 +384,7 @@ func (t *Table) DropPool(id kv.PoolID, dst []Effect) []Effect {
 		}
 	}
 	if p := &t.pools[at]; p.used {
-		p.accessKnown, p.access, p.attached = false, nil, nil
+		p.accessKnown, p.access, p.attached, p.indexed = false, nil, nil, false
 		t.releasePool(at)
 	}
 	return t.dropUnusedLists(append(dst, Effect{Kind: DropPool, Pool: id.Share(0)}))

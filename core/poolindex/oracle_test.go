@@ -179,6 +179,15 @@ func (n *naive) say(p kv.PoolID, w kv.Worker, m *kv.PoolMove) {
 	}
 }
 
+// detach makes a worker none which attached pools.
+func (n *naive) detach(w kv.Worker) {
+	for p, workers := range n.attached {
+		if n.attached[p] = slices.DeleteFunc(workers, func(o kv.Worker) bool { return o == w }); len(n.attached[p]) == 0 {
+			delete(n.attached, p)
+		}
+	}
+}
+
 func sortedWorkers(workers []kv.Worker) []kv.Worker {
 	list := append([]kv.Worker{}, workers...)
 	slices.SortFunc(list, kv.Worker.Compare)
@@ -408,6 +417,10 @@ func TestAgainstNaive(t *testing.T) {
 				w := workers.Draw(t, "lost")
 				n.lost(w)
 				table.ForgetLost(w)
+			case 6:
+				w := workers.Draw(t, "detached")
+				n.detach(w)
+				table.ApplyEffects(x, table.DetachWorker(w, nil))
 			case 5:
 				table = again(t, cfg, table, now)
 			default:
@@ -466,6 +479,9 @@ func agrees(t *rapid.T, table *Table, n *naive, x *index, chain []kv.SeqHash) {
 	for _, p := range slices.AppendSeq(slices.Collect(maps.Keys(n.access)), maps.Keys(n.attached)) {
 		reach[p] = n.reaches(p, nil)
 	}
+	empty := func(_ kv.PoolID, workers []kv.Worker) bool { return len(workers) == 0 }
+	maps.DeleteFunc(reach, empty)
+	maps.DeleteFunc(whole, empty)
 	if diff := gocmp.Diff(reach, whole, cmpopts.EquateEmpty()); diff != "" {
 		t.Fatalf("access: -naive +index\n%s", diff)
 	}

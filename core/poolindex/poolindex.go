@@ -21,7 +21,7 @@
 // only the workers on the list can attach the block. Events to in_transit and cxl_pooled may set it; an event
 // without a list leaves it; it ends when the block is evicted or forgotten. The prefix index keeps the blocks of each
 // list in a share of the pool. If no worker has listed who can attach a pool, every worker can which moved blocks
-// into it with such events, and a list counts as it is.
+// into it with such events, until it ends or restarts ([Table.DetachWorker]), and a list counts as it is.
 //
 // Time changes three things. A block which is in transit for Config.TransitTimeout counts as evicted: the
 // copying worker is gone or stuck. Evicted blocks are remembered for Config.EvictedRetention. And when
@@ -138,7 +138,8 @@ type poolState struct {
 	used        bool
 	accessKnown bool // access is known
 	access      []kv.Worker
-	attached    []kv.Worker // ascending: workers which moved blocks into it and sent no list of the pool
+	attached    []kv.Worker // which moved blocks into it and sent no list of the pool; the last to do so is last
+	indexed     bool        // the prefix index knows it by attached
 	pooled      entryList
 	inTransit   int // blocks in transit
 	blocks      int // blocks in any state
@@ -174,6 +175,8 @@ type mover struct {
 //	suspect                 ForgetLost, Tick after SuspectTimeout  none
 //	pooled, but not placed  RetryParked with its Stored event    pooled     Place
 //	any                     DropPool                             none       DropPool
+//
+// DetachWorker changes no block.
 type Table struct {
 	cfg Config
 
@@ -192,6 +195,8 @@ type Table struct {
 	byList      map[string]listID
 	freeLists   []listID // vacant slots of lists
 	unusedLists []listID // lists which may have no blocks
+	// releasedPools are not used any more, and the prefix index may know them.
+	releasedPools []kv.PoolID
 
 	transit, evicted         entryList // in the order of since
 	counts                   Counts

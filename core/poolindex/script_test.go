@@ -16,7 +16,7 @@ import (
 //
 //	new [bound=value…]                 a table
 //	move AT WORKER TO [pool=N] [access=W,W] [list=W,W] BLOCK…     list: of the blocks
-//	doubt AT WORKER | trust WORKER | lost WORKER | tick AT | drop POOL
+//	doubt AT WORKER | trust WORKER | lost WORKER | detach WORKER | tick AT | drop POOL
 //	park POOL BLOCK | stored BLOCK…    the chain of blocks
 //	block BLOCK | pools | stats | next
 //
@@ -136,6 +136,8 @@ func (r *rig) line(t *testing.T, out *strings.Builder, f []string) {
 		r.table.ForgetLost(worker(t, f[1]))
 	case "tick":
 		effects = r.table.Tick(at(t, f[1]), nil)
+	case "detach":
+		effects = r.table.DetachWorker(worker(t, f[1]), nil)
 	case "drop":
 		n, _ := strconv.Atoi(f[1])
 		effects = r.table.DropPool(kv.PoolID(n), nil)

@@ -48,7 +48,7 @@ type PoolStatus struct {
 	ID          kv.PoolID
 	AccessKnown bool        // Access is known
 	Access      []kv.Worker // ascending; owned by the table, read-only, valid until the next call
-	Attached    []kv.Worker // the same, of the workers which moved blocks into it; they count if AccessKnown is false
+	Attached    []kv.Worker // ascending:  the workers which moved blocks into it; they count if AccessKnown is false
 	Pooled      int         // blocks
 }
 
@@ -57,7 +57,7 @@ func (t *Table) AppendPools(dst []PoolStatus) []PoolStatus {
 	base := len(dst)
 	for i := range t.pools {
 		if p := &t.pools[i]; p.used {
-			dst = append(dst, PoolStatus{ID: p.id, AccessKnown: p.accessKnown, Access: p.access, Attached: p.attached, Pooled: p.pooled.len})
+			dst = append(dst, PoolStatus{ID: p.id, AccessKnown: p.accessKnown, Access: p.access, Attached: p.attachedWorkers(), Pooled: p.pooled.len})
 		}
 	}
 	slices.SortFunc(dst[base:], func(a, b PoolStatus) int { return cmp.Compare(a.ID, b.ID) })

@@ -164,3 +164,25 @@ func TestClearKeepsEvictions(t *testing.T) {
 		})
 	}
 }
+
+// TestEndDetaches: a worker which moved blocks into a pool, without a list of who can attach it, can fetch from it until
+// it ends or restarts.
+func TestEndDetaches(t *testing.T) {
+	for name, end := range map[string]func(*shelf){
+		"restarted": func(s *shelf) { s.start(two) },
+		"died":      func(s *shelf) { s.alive(one, two); s.alive(one); s.start(two) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newShelf(t)
+			a, b := s.newEngine(one), s.newEngine(two)
+			a.apply(engineBlocks(1, 2), engineMoves(kv.Pooled, 5, 1), engineRemoves(2, 1))
+			b.apply(engineBlocks(1, 2), engineMoves(kv.Pooled, 5, 1, 2), engineRemoves(2, 1))
+			s.wantBlocks("1.0:2 attachable 2 fetched 2; 2.0:2 attachable 2 fetched 2", 1, 2)
+			end(s)
+			s.wantBlocks("1.0:2 attachable 2 fetched 2", 1, 2)
+			if got, want := fmt.Sprint(s.c.poolRows()), "[{5 2 [{1 0}]}]"; got != want {
+				t.Errorf("pools %s, want %s", got, want)
+			}
+		})
+	}
+}

@@ -49,6 +49,12 @@ func (c *cacheIndex) showPooledLocked(w kv.Worker) {
 	c.applyEffectsLocked()
 }
 
+// detachPoolsLocked records that w, which ended or restarted, has attached no pools.
+func (c *cacheIndex) detachPoolsLocked(w kv.Worker) {
+	c.mu.effects = c.mu.pools.DetachWorker(w, c.mu.effects[:0])
+	c.applyEffectsLocked()
+}
+
 // applyEffectsLocked applies the effects of the pools to the index.
 func (c *cacheIndex) applyEffectsLocked() {
 	c.mu.pools.ApplyEffects(c.mu.index, c.mu.effects)
