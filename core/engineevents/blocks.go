@@ -220,6 +220,7 @@ type eventBuffer struct {
 	openSeq        kv.SeqHash    // the prefix which the last block of an open Stored event ends
 	openLabels     []kv.MoELabel // labels of the first blocks of the open event; the others have none
 	describesPools bool          // the call ends with a description of the blocks in pools
+	losesMoves     bool          // the batch has transitions which cannot be read: no block enters a pool with it
 	expectedBlocks int           // the approximate number of blocks which the call announces
 	base           int           // the number of events in out before the call
 	tierClears     int           // clears of a single tier in this call

@@ -23,8 +23,14 @@ type pooledSet struct {
 	byHash         map[kv.EngineHash]*pooledName // the newest; the others are linked
 	nameCount      int
 	oldest, newest *pooledBlock
-	pools          []kv.PoolID // pools which were named, ascending
+	pools          []namedPool // ascending
 	lists          map[string]*pooledAccess
+}
+
+// namedPool is a pool into which the engine has moved blocks.
+type namedPool struct {
+	id     kv.PoolID
+	blocks int // remembered; with 0 routers may still know some
 }
 
 // pooledBlock is one Penstock block in one pool, the last which the engine named for it.
@@ -56,7 +62,8 @@ type pooledAccess struct {
 // applyMoved applies a transition.
 func (t *Table) applyMoved(e *Event) {
 	p := &t.pooled
-	if e.Move.HasPool && !p.addPool(e.Move.Pool) {
+	enters := e.Move.To == kv.InTransit || e.Move.To == kv.Pooled
+	if enters && (t.buffer.losesMoves || e.Move.HasPool && !t.addPool(e.Move.Pool)) {
 		t.stats.RefusedMoves += uint64(len(e.Hashes))
 		return
 	}
@@ -251,17 +258,41 @@ func (t *Table) withdrawBlock(b *pooledBlock) {
 	t.emitMoved(b.seq, kv.PoolMove{To: kv.LocalGPU, Pool: b.pool, HasPool: true, OfBlocks: true}, kv.MoELabel{})
 }
 
-// addPool remembers that the engine uses a pool. It reports false if there are too many.
-func (p *pooledSet) addPool(id kv.PoolID) bool {
-	at, known := slices.BinarySearch(p.pools, id)
-	if known {
+// addPool remembers that the engine uses a pool. If there are too many, one without blocks makes room. It reports false
+// if there is none.
+func (t *Table) addPool(id kv.PoolID) bool {
+	p := &t.pooled
+	if _, known := p.findPool(id); known {
 		return true
 	}
 	if len(p.pools) == maxPools {
-		return false
+		unused := slices.IndexFunc(p.pools, func(n namedPool) bool { return n.blocks == 0 })
+		if unused < 0 {
+			return false
+		}
+		t.withdrawPool(p.pools[unused].id) // descriptions will not say it
+		p.pools = slices.Delete(p.pools, unused, unused+1)
 	}
-	p.pools = slices.Insert(p.pools, at, id)
+	at, _ := p.findPool(id)
+	p.pools = slices.Insert(p.pools, at, namedPool{id: id})
 	return true
+}
+
+// findPool returns where a pool is in p.pools, or would be.
+func (p *pooledSet) findPool(id kv.PoolID) (at int, known bool) {
+	return slices.BinarySearchFunc(p.pools, id, func(n namedPool, id kv.PoolID) int { return cmp.Compare(n.id, id) })
+}
+
+// countBlocks adds to the number of blocks in a pool, if it is remembered.
+func (p *pooledSet) countBlocks(id kv.PoolID, more int) {
+	if at, known := p.findPool(id); known {
+		p.pools[at].blocks += more
+	}
+}
+
+// withdrawPool announces that a pool has nothing of the engine.
+func (t *Table) withdrawPool(id kv.PoolID) {
+	t.emitMoved(0, kv.PoolMove{To: kv.LocalGPU, Pool: id, HasPool: true, OfBlocks: true}, kv.MoELabel{})
 }
 
 // findOrAddAccess returns the shared list with these workers. ok is false if there are too many lists.
@@ -301,6 +332,7 @@ func (p *pooledSet) insertBlock(b *pooledBlock, names []kv.EngineHash) {
 		p.bySeq, p.byHash = make(map[kv.SeqHash]*pooledBlock), make(map[kv.EngineHash]*pooledName)
 	}
 	p.bySeq[b.seq] = b
+	p.countBlocks(b.pool, 1)
 	b.names = make([]pooledName, len(names))
 	for i, name := range names {
 		n := &b.names[i]
@@ -322,6 +354,7 @@ func (p *pooledSet) insertBlock(b *pooledBlock, names []kv.EngineHash) {
 // removeBlock forgets a block. b.newer stays, so that a walk can continue.
 func (p *pooledSet) removeBlock(b *pooledBlock) {
 	delete(p.bySeq, b.seq)
+	p.countBlocks(b.pool, -1)
 	p.forgetNames(b)
 	if b.older != nil {
 		b.older.newer = b.newer
@@ -363,6 +396,9 @@ func (p *pooledSet) forgetNames(b *pooledBlock) {
 // withdrawPooled forgets all blocks in pools: events of the engine may be missing. The next description withdraws them.
 func (t *Table) withdrawPooled() {
 	t.pooled = pooledSet{pools: t.pooled.pools}
+	for i := range t.pooled.pools {
+		t.pooled.pools[i].blocks = 0
+	}
 	t.orphans.forgetMoves(func(*kv.PoolMove) bool { return true })
 }
 
@@ -382,8 +418,8 @@ func (p *pooledSet) restartEngine() {
 // worker's own memory has them.
 func (t *Table) describePooled() {
 	p := &t.pooled
-	for _, id := range p.pools {
-		t.emitMoved(0, kv.PoolMove{To: kv.LocalGPU, Pool: id, HasPool: true, OfBlocks: true}, kv.MoELabel{})
+	for i := range p.pools {
+		t.withdrawPool(p.pools[i].id)
 	}
 	placed := t.placePooled()
 	for _, b := range p.blocksByMove() {

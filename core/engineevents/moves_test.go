@@ -134,6 +134,12 @@ func TestPoolsAfterLoss(t *testing.T) {
 	g, _ = start()
 	g.want("a transition cannot be read", g.table.Apply(&Batch{LostMoves: 1}, nil), empty)
 	g, _ = start()
+	beside := g.store(3, 4)
+	beside.Moves = []kv.PoolMove{{To: kv.Pooled, Pool: 5, HasPool: true, OfBlocks: true}, {}}
+	batch := &Batch{LostMoves: 1, Events: []Event{beside, transition(kv.Pooled, 1, 2).inPool(5), transition(kv.Evicted, 2).inPool(5)}}
+	g.want("beside others", g.table.Apply(batch, nil)[1:], moved(kv.PoolMove{To: kv.Evicted, Pool: 5, HasPool: true}, s[1]),
+		moved(kv.PoolMove{To: kv.LocalGPU, Pool: 5, HasPool: true}, s[:0]...))
+	g, _ = start()
 	g.want("a removal cannot be read", g.table.Apply(&Batch{Lost: 1}, nil), kv.Event{Kind: kv.Cleared}, empty)
 }
 
@@ -232,8 +238,10 @@ func TestTransitionsOfOrphans(t *testing.T) {
 	orphan := g.store(3)
 	orphan.HasParent, orphan.Parent = true, 2
 	orphan.Moves = []kv.PoolMove{{To: kv.Pooled, Pool: 5, HasPool: true, OfBlocks: true}}
+	later := g.store(4)
+	later.HasParent, later.Parent, later.Moves = true, 3, orphan.Moves
 	g.apply(g.store(1), orphan, transition(kv.Pooled, 1).inPool(5))
-	g.table.Apply(&Batch{LostMoves: 1}, nil)
+	g.table.Apply(&Batch{LostMoves: 1, Events: []Event{later}}, nil)
 	parent := g.store(2)
 	parent.HasParent, parent.Parent = true, 1
 	g.apply(parent)
@@ -250,10 +258,16 @@ func TestPooledBounds(t *testing.T) {
 	g.apply(transition(kv.Pooled, 1).inPool(5))
 	g.want("a list too many", g.apply(transition(kv.Pooled, 1).inPool(5, kv.Worker{ID: maxPooledList})), moved(kv.PoolMove{To: kv.LocalGPU, Pool: 5, HasPool: true}, s[0]))
 	for id := range kv.PoolID(maxPools) {
-		g.apply(transition(kv.Pooled, 1).inPool(id))
+		g.apply(transition(kv.Pooled, 1).inPool(id), transition(kv.Evicted, 1).inPool(id+maxPools))
 	}
-	g.want("a pool too many", g.apply(transition(kv.Pooled, 1).inPool(maxPools)))
-	if n := g.table.Stats().RefusedMoves; n != 2 {
+	pooled := func(id kv.PoolID) kv.Event { return moved(kv.PoolMove{To: kv.Pooled, Pool: id, HasPool: true}, s[0]) }
+	g.want("pools without blocks", g.apply(transition(kv.Pooled, 1).inPool(maxPools)), moved(kv.PoolMove{To: kv.LocalGPU, HasPool: true}), pooled(maxPools))
+	for id := range kv.PoolID(maxPools) {
+		g.apply(transition(kv.Pooled, kv.EngineHash(id)+2).inPool(id))
+	}
+	g.want("a pool too many", g.apply(transition(kv.Pooled, 1).inPool(2*maxPools)))
+	g.want("out of a further pool", g.apply(transition(kv.Evicted, 1).inPool(2*maxPools)), moved(kv.PoolMove{To: kv.Evicted, Pool: 2 * maxPools, HasPool: true}, s[0]))
+	if n := g.table.Stats().RefusedMoves; n != 3 {
 		t.Errorf("%d refused moves", n)
 	}
 }

@@ -79,6 +79,9 @@ func (o *orphanSet) addRun(t *Table, e *Event, n int) {
 		o.byParent, o.byHash = make(map[kv.EngineHash][]*orphanRun), make(map[kv.EngineHash]runPosition)
 	}
 	r := &orphanRun{event: cloneStoredEvent(e, n, t.cfg.EngineBlockSize), liveBlocks: n, arrival: o.arrivals, older: o.newest}
+	if t.buffer.losesMoves {
+		r.event.Moves = nil
+	}
 	if o.newest != nil {
 		o.newest.newer = r
 	} else {

@@ -163,7 +163,7 @@ func (t *Table) Apply(b *Batch, out []kv.Event) []kv.Event {
 	if b.LostMoves > 0 {
 		t.stats.LostMoves += uint64(b.LostMoves)
 		t.withdrawPooled()
-		t.buffer.describesPools = true
+		t.buffer.describesPools, t.buffer.losesMoves = true, true
 	}
 	for i := range b.Events {
 		if e := &b.Events[i]; e.Kind == Stored {
@@ -426,7 +426,7 @@ type Stats struct {
 	Stored, Removed, Cleared uint64 // engine blocks, and clears, which were applied
 	Moves                    uint64 // blocks whose state in a pool was reported
 	UnknownMoves             uint64 // the same of unknown blocks
-	RefusedMoves             uint64 // the same, beyond 256 pools or 1,024 access lists
+	RefusedMoves             uint64 // the same, beyond 256 pools or 1,024 access lists, or beside a LostMoves
 	LostMoves                uint64 // transitions which could not be parsed: blocks in pools were withdrawn
 	InPools                  int    // blocks which are in or on their way into pools
 	Duplicates               uint64 // stored again: additional copies of known blocks
