@@ -4,7 +4,6 @@ import (
 	"math"
 
 	"penstock/core/kv"
-	"penstock/core/kvfeed"
 )
 
 // maxWorkers bounds the workers in all access lists of a batch.
@@ -202,7 +201,7 @@ func (c *batchReader) readAccess(m *kv.PoolMove) bool {
 		return false
 	}
 	c.workers += n
-	m.Access = make([]kv.Worker, 0, min(n, kvfeed.MaxAccess))
+	m.Access = make([]kv.Worker, 0, min(n, kv.MaxAccess))
 	for range n {
 		var w kv.Worker
 		ranked := c.isArray()
@@ -218,7 +217,7 @@ func (c *batchReader) readAccess(m *kv.PoolMove) bool {
 		if !ok {
 			return false
 		}
-		if w.ID = kv.WorkerID(id); len(m.Access) < kvfeed.MaxAccess {
+		if w.ID = kv.WorkerID(id); len(m.Access) < kv.MaxAccess {
 			m.Access = append(m.Access, w)
 		}
 	}

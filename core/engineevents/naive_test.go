@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"penstock/core/kv"
-	"penstock/core/kvfeed"
 )
 
 // A naive twin of Decoder: it decodes everything to values, and inspects those.
@@ -503,7 +502,7 @@ func naiveMoveField(m *kv.PoolMove, name string, v any) bool {
 		if !isID {
 			return false
 		}
-		if len(m.Access) < kvfeed.MaxAccess {
+		if len(m.Access) < kv.MaxAccess {
 			m.Access = append(m.Access, kv.Worker{ID: kv.WorkerID(id), Rank: uint32(rank)})
 		}
 	}

@@ -241,6 +241,10 @@ func (s PoolShare) Pool() PoolID { return PoolID(s) }
 // IsPart reports whether s is a part with an access list of its own.
 func (s PoolShare) IsPart() bool { return s>>32 != 0 }
 
+// MaxAccess is the largest number of workers in an access list. A pool is attached to the hosts around one switch, and
+// each has a few ranks.
+const MaxAccess = 1024
+
 // PoolState is the state of a block with respect to a pool.
 type PoolState uint8
 

@@ -13,9 +13,8 @@ import (
 // lose count of its events. So a moved event is encoded as an empty removal, which changes nothing, and its
 // content follows the events and their labels, where such a reader does not look.
 
-// MaxAccess is the maximum number of workers in the access list of one event. A pool is attached to the hosts
-// around one switch, and each has a few ranks.
-const MaxAccess = 1024
+// MaxAccess is the maximum number of workers in the access list of one event.
+const MaxAccess = kv.MaxAccess
 
 const (
 	flagMoves     = 2                     // of the header's third byte

@@ -2,6 +2,7 @@ package poolindex
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"slices"
 	"strings"
@@ -61,6 +62,7 @@ func TestListsAreWhole(t *testing.T) {
 	attached := 1 + 4                                     // the first attached pool: 4, of workers 1 and 2
 	lists := attached + 2*(4+4) + (2+1)*12 + (4 + 4) + 12 // after pools 4, 7 and 9
 	first := lists + 4                                    // pool 4, list 1, two workers, two blocks
+	seq := func(name string) []byte { return binary.LittleEndian.AppendUint64(nil, uint64(block(name))) }
 	for _, c := range []struct {
 		want string
 		data []byte
@@ -71,6 +73,7 @@ func TestListsAreWhole(t *testing.T) {
 		{"access list 4097 of pool 4", put(first+4, 1, 16)},
 		{"are not in order", put(first+12+2*12+4+8, make([]byte, 8)...)},
 		{"access lists are not in order", put(first, 5)},
+		{"has an access list, or two", bytes.Replace(data, seq("abcd"), seq("a"), 1)},
 	} {
 		if err := load(c.data); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", c.want, err)

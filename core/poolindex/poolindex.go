@@ -42,7 +42,7 @@ import (
 )
 
 // MaxAccess is the largest number of workers kept of an access list.
-const MaxAccess = 1024
+const MaxAccess = kv.MaxAccess
 
 // Config bounds a Table.
 type Config struct {

@@ -92,7 +92,7 @@ type Index struct {
 	freeNumbers []uint32 // indexes in workers which are free
 	pools       []blockPool
 	poolNumbers map[kv.PoolShare]uint32 // index in pools
-	freePools   []uint32             // indexes in pools which are free
+	freePools   []uint32                // indexes in pools which are free
 	sizes       sizeCounts
 	counts      Counts
 	staleSpans  []*pageSpan  // spans to check at the end of the change

@@ -39,6 +39,13 @@ func TestAccessListsOfBlocks(t *testing.T) {
 			}
 		}
 	}
+	// The router which loaded the snapshot finds the blocks where the index has them.
+	later.next, later.life = s.next, s.life
+	later.say(one, listedMove("abc", kv.Evicted))
+	later.check()
+	if got, want := later.finds("abc", nil), "1.0:3"; got != want {
+		t.Errorf("after eviction abc is found as %q, want %q", got, want)
+	}
 	// Without lists a pool takes no further section, and older routers read its snapshots.
 	plain := newShelf(t)
 	plain.say(one, storedAs("abc"), moved("abc", kv.Pooled, one, two))
