@@ -84,7 +84,7 @@ func (t *Table) applyMoved(e *Event) {
 	}
 	for _, name := range e.Hashes {
 		blocks := t.blocksWith(name, e.Move.To, named)
-		waits := t.orphans.moveBlock(name, &e.Move)
+		waits := t.orphans.moveBlock(t, name, &e.Move)
 		if !waits && len(blocks) == 0 && (named == nil || !t.knowsHash(name)) {
 			t.stats.UnknownMoves++
 		}
@@ -297,12 +297,8 @@ func (t *Table) withdrawPool(id kv.PoolID) {
 
 // findOrAddAccess returns the shared list with these workers. ok is false if there are too many lists.
 func (p *pooledSet) findOrAddAccess(workers []kv.Worker) (a *pooledAccess, ok bool) {
-	var key []byte
-	for _, w := range workers {
-		key = binary.LittleEndian.AppendUint64(key, uint64(w.ID))
-		key = binary.LittleEndian.AppendUint32(key, w.Rank)
-	}
-	if a, ok := p.lists[string(key)]; ok {
+	key := accessKey(workers)
+	if a, ok := p.lists[key]; ok {
 		return a, true
 	}
 	if len(p.lists) == maxPooledList {
@@ -311,7 +307,7 @@ func (p *pooledSet) findOrAddAccess(workers []kv.Worker) (a *pooledAccess, ok bo
 	if p.lists == nil {
 		p.lists = make(map[string]*pooledAccess)
 	}
-	a = &pooledAccess{workers: append([]kv.Worker{}, workers...), key: string(key)}
+	a = &pooledAccess{workers: append([]kv.Worker{}, workers...), key: key}
 	p.lists[a.key] = a
 	return a, true
 }
@@ -323,6 +319,16 @@ func (b *pooledBlock) engineHashes() []kv.EngineHash {
 		names[i] = b.names[i].name
 	}
 	return names
+}
+
+// accessKey identifies an access list.
+func accessKey(workers []kv.Worker) string {
+	var key []byte
+	for _, w := range workers {
+		key = binary.LittleEndian.AppendUint64(key, uint64(w.ID))
+		key = binary.LittleEndian.AppendUint32(key, w.Rank)
+	}
+	return string(key)
 }
 
 // insertBlock remembers a block, which the engine's blocks with these hashes make, as the newest. Its access list

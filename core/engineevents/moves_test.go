@@ -248,6 +248,36 @@ func TestTransitionsOfOrphans(t *testing.T) {
 	g.want("a transition cannot be read", g.table.Describe(nil)[2:], empty)
 }
 
+// TestListsOfOrphans: the access lists of waiting blocks are shared, bounded, and forgotten with the last block.
+func TestListsOfOrphans(t *testing.T) {
+	g := newPoolEngine(t, Config{BlockSize: 2, Capacity: 9})
+	names := make([]kv.EngineHash, 4)
+	for i := range names {
+		names[i] = kv.EngineHash(i) + 10
+	}
+	orphans := g.store(names...)
+	orphans.HasParent, orphans.Parent = true, 9
+	orphans.Moves = make([]kv.PoolMove, len(names))
+	for i := range orphans.Moves {
+		orphans.Moves[i] = kv.PoolMove{To: kv.Pooled, Pool: 5, HasPool: true, OfBlocks: true, Access: []kv.Worker{{ID: 1}}}
+	}
+	g.apply(orphans)
+	if n := len(g.table.orphans.lists); n != 1 {
+		t.Fatalf("%d lists", n)
+	}
+	for id := range kv.WorkerID(maxPooledList) {
+		g.apply(transition(kv.Pooled, 13).inPool(5, kv.Worker{ID: id + 2}))
+	}
+	if n := g.table.Stats().RefusedMoves; n != 1 || len(g.table.orphans.lists) != maxPooledList {
+		t.Errorf("%d refused moves, %d lists", n, len(g.table.orphans.lists))
+	}
+	parent := g.store(9)
+	events := g.apply(parent)
+	if events = events[1:]; len(events) != 1 || len(events[0].Seqs) != len(names)-1 || len(g.table.orphans.lists) != 0 {
+		t.Errorf("stored: %+v, %d lists", events, len(g.table.orphans.lists))
+	}
+}
+
 // TestPooledBounds: a block whose list has no room is withdrawn, and further pools are left out.
 func TestPooledBounds(t *testing.T) {
 	g := newPoolEngine(t, Config{BlockSize: 2})

@@ -25,6 +25,8 @@ type orphanSet struct {
 	tokenCount  int
 	arrivals    uint64 // counts runs which arrived, prompts which were sent, and marks; it orders them
 	lostArrival uint64 // the arrival number of the last run which was not kept
+	// lists holds the access lists of the runs' moves, which share them. It is emptied with the last run.
+	lists map[string][]kv.Worker
 }
 
 // orphanRun is one store of consecutive blocks. It is kept even after its blocks were removed, as long as
@@ -82,6 +84,12 @@ func (o *orphanSet) addRun(t *Table, e *Event, n int) {
 	if t.buffer.losesMoves {
 		r.event.Moves = nil
 	}
+	for i := range r.event.Moves {
+		if m := &r.event.Moves[i]; !o.shareAccess(m) {
+			t.stats.RefusedMoves++
+			*m = kv.PoolMove{}
+		}
+	}
 	if o.newest != nil {
 		o.newest.newer = r
 	} else {
@@ -113,8 +121,29 @@ func cloneStoredEvent(e *Event, n, size int) Event {
 	return c
 }
 
+// shareAccess replaces the access list of a move by the one which the runs share. It reports false if there are too many.
+func (o *orphanSet) shareAccess(m *kv.PoolMove) bool {
+	if m.Access == nil {
+		return true
+	}
+	key := accessKey(m.Access)
+	list, known := o.lists[key]
+	if !known {
+		if len(o.lists) == maxPooledList {
+			return false
+		}
+		if o.lists == nil {
+			o.lists = make(map[string][]kv.Worker)
+		}
+		list = append([]kv.Worker{}, m.Access...)
+		o.lists[key] = list
+	}
+	m.Access = list
+	return true
+}
+
 // moveBlock remembers the state in pools which a transition gives a waiting block. It reports whether the block waits.
-func (o *orphanSet) moveBlock(name kv.EngineHash, m *kv.PoolMove) bool {
+func (o *orphanSet) moveBlock(t *Table, name kv.EngineHash, m *kv.PoolMove) bool {
 	p, waits := o.byHash[name]
 	if !waits {
 		return false
@@ -137,7 +166,10 @@ func (o *orphanSet) moveBlock(name kv.EngineHash, m *kv.PoolMove) bool {
 		if next.Access == nil && next.Pool == known.Pool {
 			next.Access = known.Access
 		}
-		*known = next
+		if *known = next; !o.shareAccess(known) {
+			t.stats.RefusedMoves++
+			*known = kv.PoolMove{}
+		}
 	case next.Pool == known.Pool:
 		*known = kv.PoolMove{}
 	}
@@ -209,7 +241,9 @@ func (o *orphanSet) unlinkRun(r *orphanRun) {
 	} else {
 		o.newest = r.older
 	}
-	o.runCount--
+	if o.runCount--; o.runCount == 0 {
+		o.lists = nil
+	}
 	o.tokenCount -= len(r.event.Tokens)
 	for _, name := range r.event.Hashes[:r.liveBlocks] {
 		delete(o.byHash, name)
