@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"penstock/core/engineevents"
 	"penstock/core/kv"
 )
@@ -185,4 +187,50 @@ func TestEndDetaches(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLateRouterKnowsPools: whatever an engine does, a router which starts later finds its blocks where the router finds
+// them which has followed it, and both have a place for every block in the pool.
+func TestLateRouterKnowsPools(t *testing.T) {
+	chain := []kv.EngineHash{1, 2, 3, 4, 5, 6}
+	rapid.Check(t, func(rt *rapid.T) {
+		s := newShelf(t)
+		g := s.newEngine(one)
+		blocks := func() []kv.EngineHash { return rapid.SliceOfN(rapid.SampledFrom(chain), 1, 4).Draw(rt, "blocks") }
+		for range rapid.IntRange(1, 12).Draw(rt, "batches") {
+			var batch []engineevents.Event
+			for range rapid.IntRange(1, 3).Draw(rt, "events") {
+				pool := rapid.IntRange(0, 1).Draw(rt, "with pool")*6 - 1
+				switch rapid.IntRange(0, 7).Draw(rt, "what") {
+				case 0, 1:
+					batch = append(batch, engineBlocks(chain[:rapid.IntRange(1, 6).Draw(rt, "stored")]...))
+				case 2:
+					batch = append(batch, engineRemoves(blocks()...))
+				case 3:
+					batch = append(batch, engineMoves(kv.InTransit, 5, blocks()...))
+				case 4, 5:
+					batch = append(batch, engineMoves(kv.Pooled, 5, blocks()...))
+				case 6:
+					to := rapid.SampledFrom([]kv.PoolState{kv.Evicted, kv.LocalGPU}).Draw(rt, "out")
+					batch = append(batch, engineMoves(to, pool, blocks()...))
+				case 7:
+					batch = append(batch, engineevents.Event{Kind: engineevents.Cleared, Group: -1})
+				}
+			}
+			g.apply(batch...)
+			later := newShelf(t)
+			later.say(one, g.table.Describe(nil)...)
+			for n := range chain {
+				got, want := later.findsChain(s.engineChain(chain[:n+1]...), nil), s.findsChain(s.engineChain(chain[:n+1]...), nil)
+				if got != want {
+					rt.Fatalf("after %+v the router which has followed finds %d blocks as %q, the other one as %q", batch, n+1, want, got)
+				}
+			}
+			for _, s := range []*shelf{s, later} {
+				if n := s.c.poolStats(); n.Parked > 0 || n.Pooled+n.InTransit != g.table.Stats().InPools {
+					rt.Fatalf("after %+v the pool is %+v, the engine has %d there", batch, n, g.table.Stats().InPools)
+				}
+			}
+		}
+	})
 }
