@@ -11,7 +11,7 @@ import (
 // The bounds of what a table remembers of blocks in pools.
 const (
 	maxPooled     = 1 << 18 // blocks; the oldest makes room, and is withdrawn
-	maxPooledName = 1 << 21 // hashes of the engine's blocks which make them, likewise
+	maxPooledName = 1 << 21 // hashes of the engine's blocks which make them; again the oldest block makes room
 	maxPools      = 256
 	maxPooledList = 1024 // access lists
 )
@@ -408,8 +408,8 @@ func (t *Table) withdrawPooled() {
 	t.orphans.forgetMoves(func(*kv.PoolMove) bool { return true })
 }
 
-// restartEngine keeps the blocks which are in pools when the engine restarts: they stay. The new engine may have the
-// same hashes, if its seed is fixed, and then says by them when they leave. Copies which were not finished never will be.
+// restartEngine keeps the blocks which are in pools when the engine restarts: they stay. If the seed of its hashes is
+// fixed, the new engine names them as before when they leave. Copies which were not finished never will be.
 func (p *pooledSet) restartEngine() {
 	for b := p.oldest; b != nil; b = b.newer {
 		if b.state == kv.InTransit {
@@ -533,7 +533,8 @@ func samePoolMove(a, b *kv.PoolMove) bool {
 	return a.To == b.To && a.Pool == b.Pool && a.HasPool == b.HasPool && sameAccess(a.Access, b.Access)
 }
 
-// sameAccess reports whether two access lists, which may be none, are equal. Most which are have their workers in common.
+// sameAccess reports whether two access lists, which may be none, are equal. Events of
+// blocks with one list share it, so most comparisons read one address.
 func sameAccess(a, b []kv.Worker) bool {
 	if (a == nil) != (b == nil) || len(a) != len(b) {
 		return false
