@@ -30,6 +30,7 @@ const (
 	Stored ChangeKind = iota + 1
 	Removed
 	Cleared
+	Moved // blocks changed their state in a memory pool
 )
 
 // String returns the kind's name.
@@ -41,6 +42,8 @@ func (k ChangeKind) String() string {
 		return "removed"
 	case Cleared:
 		return "cleared"
+	case Moved:
+		return "moved"
 	}
 	return "kind?"
 }
@@ -57,6 +60,9 @@ type Batch struct {
 	// Lost counts removals and clears which could not be parsed: what was known of the engine's cache
 	// before this batch may be wrong.
 	Lost int
+	// LostMoves counts transitions which could not be parsed: what was known of the engine's blocks in pools
+	// before this batch may be wrong.
+	LostMoves int
 
 	mem batchMemory
 }
@@ -97,6 +103,12 @@ type Event struct {
 	// Extra holds, for each of Hashes, what the block depends on in addition to its tokens. It is nil if
 	// the event does not say.
 	Extra []Extra
+	// Labels and Moves have the label and the state in a pool of each of Hashes, or are nil; the zero value of
+	// either is none. Stored only. They are the event's own memory, as is Move.Access.
+	Labels []kv.MoELabel
+	Moves  []kv.PoolMove
+	// Move is what happened to Hashes; without Hashes, to all blocks of the pool. Moved only.
+	Move kv.PoolMove
 }
 
 // Extra holds the keys which one block depends on in addition to its tokens, in the engine's order.

@@ -88,6 +88,9 @@ func (x *blockMap) dropIfUnused(t *Table, id uint32) {
 	if b.refs != [tierCount]uint16{} {
 		return
 	}
+	if len(t.labels) > 0 {
+		delete(t.labels, b.seq())
+	}
 	t.salts.release(b.salt)
 	if t.pagesPerBlock == 1 {
 		t.roots.removeRoot(*x.hashes.at(id))
@@ -117,7 +120,7 @@ func (x *blockMap) sizeBytes() int {
 }
 
 // Describe appends to out a Cleared event and Stored events which describe the whole table, parents before
-// children. The caller owns the slices of the events.
+// children, and what describes the blocks in pools. The slices of the events are as after Apply.
 func (t *Table) Describe(out []kv.Event) []kv.Event {
 	t.beginCall(out)
 	t.buffer.expectedBlocks = t.blocks.count
@@ -212,12 +215,17 @@ func (x *blockMap) nextInRun(order []uint32) []uint32 {
 type eventBuffer struct {
 	hashes         []kv.BlockHash
 	seqs           []kv.SeqHash
-	openKind       kv.EventKind // the kind of the last event if it may grow; closeEvent sets its slice
-	openStart      int          // where its slice starts
-	openSeq        kv.SeqHash   // the prefix which the last block of an open Stored event ends
-	expectedBlocks int          // the approximate number of blocks which the call announces
-	base           int          // the number of events in out before the call
-	tierClears     int          // clears of a single tier in this call
+	openKind       kv.EventKind  // the kind of the last event if it may grow; closeEvent sets its slice
+	openStart      int           // where its slice starts
+	openSeq        kv.SeqHash    // the prefix which the last block of an open Stored event ends
+	openLabels     []kv.MoELabel // labels of the first blocks of the open event; the others have none
+	describesPools bool          // the call ends with a description of the blocks in pools
+	losesMoves     bool          // the batch has transitions which cannot be read: no block enters a pool with it
+	expectedBlocks int           // the approximate number of blocks which the call announces
+	base           int           // the number of events in out before the call
+	tierClears     int           // clears of a single tier in this call
+	cleared        bool          // the call's first event is Cleared
+	keptMoves      int           // the number of events after it which a further clear keeps
 }
 
 // maxEventBlocks is the largest number of blocks in one event.
@@ -229,19 +237,54 @@ func (t *Table) closeEvent() {
 	switch r.openKind {
 	case kv.Stored:
 		t.out[len(t.out)-1].Blocks = slices.Clip(r.hashes[r.openStart:])
+		t.out[len(t.out)-1].Labels = r.takeLabels(len(r.hashes) - r.openStart)
+	case kv.Moved:
+		t.out[len(t.out)-1].Seqs = slices.Clip(r.seqs[r.openStart:])
+		t.out[len(t.out)-1].Labels = r.takeLabels(len(r.seqs) - r.openStart)
 	case kv.Removed:
 		t.out[len(t.out)-1].Seqs = slices.Clip(r.seqs[r.openStart:])
 	}
 	r.openKind = 0
 }
 
+// takeLabels returns one label for each of the n blocks of the open event, nil if none has one.
+func (r *eventBuffer) takeLabels(n int) []kv.MoELabel {
+	labels := r.openLabels
+	r.openLabels = nil
+	if len(labels) == 0 {
+		return nil
+	}
+	for len(labels) < n {
+		labels = append(labels, kv.MoELabel{})
+	}
+	return labels
+}
+
 // emitCleared announces that nothing announced so far holds. It replaces the earlier events of this call:
-// otherwise a batch of many clears could announce every block as many times.
+// otherwise a batch of many clears could announce every block as many times. Moves out of pools stay, after it: they
+// may be of blocks of other workers, which the description of the pools does not cover.
 func (t *Table) emitCleared() {
 	r := &t.buffer
-	r.openKind, r.hashes, r.seqs = 0, r.hashes[:0], r.seqs[:0]
-	clear(t.out[r.base:])
-	t.out = append(t.out[:r.base], kv.Event{Kind: kv.Cleared})
+	t.closeEvent()
+	decided := r.base
+	if r.cleared {
+		decided += 1 + r.keptMoves
+	}
+	var moves []kv.Event
+	for _, ev := range t.out[decided:] {
+		if ev.Kind == kv.Moved && (ev.Move.To == kv.LocalGPU || ev.Move.To == kv.Evicted) {
+			ev.Seqs = slices.Clone(ev.Seqs)
+			moves = append(moves, ev)
+		}
+	}
+	clear(t.out[decided:])
+	t.out = t.out[:decided]
+	if !r.cleared {
+		t.out = append(t.out, kv.Event{Kind: kv.Cleared})
+	}
+	t.out = append(t.out, moves...)
+	r.cleared, r.keptMoves = true, r.keptMoves+len(moves)
+	r.hashes, r.seqs, r.describesPools = r.hashes[:0], r.seqs[:0], true
 }
 
 // emitStored announces that a block, which ends seq, is on a tier. It extends the open event if the block
@@ -263,6 +306,9 @@ func (t *Table) emitStored(tier kv.Tier, b *blockEntry, seq kv.SeqHash) {
 	}
 	r.hashes = append(r.hashes, b.hash)
 	r.openSeq = seq
+	if len(t.labels) > 0 {
+		r.addLabel(t.labels[seq], len(r.hashes)-r.openStart)
+	}
 }
 
 // emitRemoved announces that a block was evicted from a tier.

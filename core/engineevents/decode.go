@@ -80,8 +80,9 @@ func (m *batchMemory) truncateTo(to memoryLengths) {
 // batchReader reads one batch.
 type batchReader struct {
 	msgpackReader
-	interner  *stringInterner
-	b         *Batch
+	interner *stringInterner
+	b        *Batch
+	eventMetadata
 	tooLarge  bool
 	hasHashes bool // the event being read has block_hashes, even if empty
 }
@@ -171,6 +172,7 @@ func (c *batchReader) readEvent() bool {
 	start, marks := c.pos, c.b.mem.lengths()
 	e := Event{Group: -1}
 	c.hasHashes = false
+	c.startEvent()
 	var ok bool
 	switch {
 	case c.isArray():
@@ -178,7 +180,7 @@ func (c *batchReader) readEvent() bool {
 	case c.isMap():
 		ok = c.readMapEvent(&e)
 	}
-	if ok = ok && (c.hasHashes || e.Kind != Stored && e.Kind != Removed); ok && e.Kind != 0 {
+	if ok = ok && (c.hasHashes || e.Kind != Stored && e.Kind != Removed && e.Kind != Moved) && c.finishEvent(&e); ok && e.Kind != 0 {
 		c.b.Events = append(c.b.Events, e)
 		return true
 	}
@@ -200,6 +202,8 @@ func (c *batchReader) readEvent() bool {
 	switch kind := parseEventKind(tag); {
 	case kind == Stored:
 		c.b.Skipped++
+	case kind == Moved:
+		c.b.LostMoves++
 	case kind != 0, !tagged:
 		c.b.Lost++
 	default:
@@ -241,6 +245,8 @@ func parseEventKind(tag []byte) ChangeKind {
 		return Removed
 	case "AllBlocksCleared":
 		return Cleared
+	case "CxlStateTransition":
+		return Moved
 	}
 	return 0
 }
@@ -263,12 +269,18 @@ const (
 	fieldSalt
 	fieldOrigin
 	fieldMedia
+	fieldLabels
+	fieldMoves
+	fieldState
+	fieldPool
+	fieldAccess
 )
 
 // The fields, after the type, of events in array form.
 var (
 	storedFields  = [...]eventField{fieldHashes, fieldParent, fieldTokens, fieldBlockSize, fieldLoRAID, fieldMedium, fieldLoRA, fieldExtra, fieldGroup, fieldSpec}
 	removedFields = [...]eventField{fieldHashes, fieldMedium, fieldGroup}
+	movedFields   = [...]eventField{fieldHashes, fieldState, fieldPool, fieldAccess}
 )
 
 // readArrayEvent reads an event in array form. Some engines append a map of newer fields.
@@ -290,6 +302,8 @@ func (c *batchReader) readArrayEvent(e *Event) bool {
 		}
 	case Removed:
 		known = removedFields[:]
+	case Moved:
+		known = movedFields[:]
 	}
 	for i := range n - 1 {
 		f := fieldIgnored
@@ -356,6 +370,16 @@ func parseEventField(key []byte) eventField {
 		return fieldOrigin
 	case "mm_keys":
 		return fieldMedia
+	case "moe_metadata":
+		return fieldLabels
+	case "cxl_metadata":
+		return fieldMoves
+	case "new_state":
+		return fieldState
+	case "pool_id":
+		return fieldPool
+	case "accessible_workers":
+		return fieldAccess
 	}
 	return fieldIgnored
 }
@@ -397,6 +421,12 @@ func (c *batchReader) readField(f eventField, e *Event) (ok bool) {
 		return c.readExtraKeys(e)
 	case fieldMedia:
 		return c.readMediaKeys(e)
+	case fieldLabels:
+		return c.readLabels()
+	case fieldMoves:
+		return c.readMoves()
+	case fieldState, fieldPool, fieldAccess:
+		return c.readTransition(f, e)
 	}
 	return ok
 }

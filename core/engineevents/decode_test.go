@@ -88,10 +88,11 @@ func (d *dialect) events() {
 var fieldNames = []string{
 	"block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name", "extra_keys",
 	"group_idx", "kv_cache_spec_kind", "kv_cache_spec_sliding_window", "locality", "session_id", "cache_salt", "origin", "mm_keys",
+	"moe_metadata", "cxl_metadata", "new_state", "pool_id", "accessible_workers",
 }
 
 func (d *dialect) event() {
-	tag := []string{"BlockStored", "BlockStored", "BlockStored", "BlockRemoved", "AllBlocksCleared", "BlocksTaught"}[d.IntN(6)]
+	tag := []string{"BlockStored", "BlockStored", "BlockStored", "BlockRemoved", "AllBlocksCleared", "BlocksTaught", "CxlStateTransition"}[d.IntN(7)]
 	if d.maybe(40) {
 		d.anything(2)
 		return
@@ -130,6 +131,8 @@ func (d *dialect) event() {
 		fields = append(fields, "news", "news")[:d.IntN(14)]
 	case "BlockRemoved":
 		fields = append(fields, "block_hashes", "medium", "group_idx", "news")[:d.IntN(5)]
+	case "CxlStateTransition":
+		fields = append(fields, "block_hashes", "new_state", "pool_id", "accessible_workers", "news")[:d.IntN(6)]
 	default:
 		fields = append(fields, "news", "news")[:d.IntN(3)]
 	}
@@ -144,9 +147,11 @@ func (d *dialect) event() {
 		d.field(f)
 	}
 	if tail {
-		d.e.fields(2)
+		d.e.fields(3)
 		d.e.str("cache_salt")
 		d.field("cache_salt")
+		d.e.str("moe_metadata")
+		d.field("moe_metadata")
 		d.e.str("session_id")
 		d.anything(1)
 	}
@@ -186,10 +191,73 @@ func (d *dialect) field(name string) {
 		d.extra()
 	case "mm_keys":
 		d.mediaKeys()
+	case "moe_metadata", "cxl_metadata":
+		d.metadata(name == "cxl_metadata")
+	case "new_state":
+		d.state()
+	case "pool_id":
+		d.e.int(int64(d.IntN(3)))
+	case "accessible_workers":
+		d.workers()
 	case "origin":
 		d.e.str([]string{"NEW", "REUSED"}[d.IntN(2)])
 	default:
 		d.e.str([]string{"", "full_attention", "a", "salt", "sliding_window"}[d.IntN(5)])
+	}
+}
+
+// metadata writes labels or states of blocks.
+func (d *dialect) metadata(pooled bool) {
+	if d.maybe(2) {
+		d.oneMetadata(pooled)
+		return
+	}
+	n := d.IntN(5)
+	d.e.array(n)
+	for range n {
+		if d.maybe(3) {
+			d.e.nil()
+		} else {
+			d.oneMetadata(pooled)
+		}
+	}
+}
+
+func (d *dialect) oneMetadata(pooled bool) {
+	names := []string{"layer_id", "expert_id", "expert_group", "heat"}
+	if pooled {
+		names = []string{"state", "pool_id", "accessible_workers", "heat"}
+	}
+	n := 1 + d.IntN(4)
+	d.e.fields(n)
+	for _, name := range names[:n] {
+		d.e.str(name)
+		switch {
+		case d.maybe(20):
+			d.anything(1)
+		case name == "state":
+			d.state()
+		case name == "accessible_workers":
+			d.workers()
+		default:
+			d.e.int(int64(d.IntN(9)))
+		}
+	}
+}
+
+func (d *dialect) state() {
+	d.e.str([]string{"local_gpu", "in_transit", "cxl_pooled", "evicted", "melted"}[d.IntN(5)])
+}
+
+func (d *dialect) workers() {
+	n := d.IntN(4)
+	d.e.array(n)
+	for range n {
+		if d.maybe(3) {
+			d.e.array(2)
+			d.e.int(int64(d.IntN(9)))
+		}
+		d.e.int(int64(d.IntN(9)) - int64(d.IntN(12)/11))
 	}
 }
 

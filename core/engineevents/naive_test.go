@@ -227,7 +227,13 @@ func (b *Batch) naiveEvents(v any) error {
 			continue
 		}
 		e, tag, err := naiveEvent(v)
-		known := map[string]ChangeKind{"BlockStored": Stored, "BlockRemoved": Removed, "AllBlocksCleared": Cleared}
+		known := map[string]ChangeKind{"BlockStored": Stored, "BlockRemoved": Removed, "AllBlocksCleared": Cleared, "CxlStateTransition": Moved}
+		if err == nil && known[tag] != Stored {
+			e.Labels, e.Moves = nil, nil
+		}
+		if err == nil && known[tag] != Moved {
+			e.Move = kv.PoolMove{}
+		}
 		if err == nil {
 			if e.Kind = known[tag]; e.Kind == 0 {
 				b.Unknown++
@@ -239,6 +245,8 @@ func (b *Batch) naiveEvents(v any) error {
 		switch known[naiveTag(v)] {
 		case Stored:
 			b.Skipped++
+		case Moved:
+			b.LostMoves++
 		case Removed, Cleared:
 			b.Lost++
 		default:
@@ -280,11 +288,25 @@ func naiveTag(v any) string {
 
 func naiveEvent(v any) (e *Event, tag string, err error) {
 	e = &Event{Group: -1}
-	named := false
+	named, badMove := false, false
+	var labels, moves any
 	var fromMap func(m anyMap) error
 	set := func(name string, v any) error {
 		if name == "block_hashes" {
 			named = true
+		}
+		switch {
+		case v == nil:
+		case name == "moe_metadata":
+			labels = v
+			return nil
+		case name == "cxl_metadata":
+			moves = v
+			return nil
+		case name == "new_state", name == "pool_id", name == "accessible_workers":
+			e.Move.OfBlocks = true
+			badMove = !naiveMoveField(&e.Move, name, v) || badMove
+			return nil
 		}
 		return e.naiveField(name, v)
 	}
@@ -329,6 +351,8 @@ func naiveEvent(v any) (e *Event, tag string, err error) {
 			names = strings.Fields("block_hashes parent_block_hash token_ids block_size lora_id medium lora_name extra_keys group_idx kv_cache_spec_kind")
 		case "BlockRemoved":
 			names = strings.Fields("block_hashes medium group_idx")
+		case "CxlStateTransition":
+			names = strings.Fields("block_hashes new_state pool_id accessible_workers")
 		case "AllBlocksCleared":
 		default:
 			return e, tag, nil
@@ -351,10 +375,138 @@ func naiveEvent(v any) (e *Event, tag string, err error) {
 	default:
 		return nil, "", errNaive
 	}
-	if (tag == "BlockStored" || tag == "BlockRemoved") && !named {
+	if (tag == "BlockStored" || tag == "BlockRemoved" || tag == "CxlStateTransition") && !named {
 		err = errNaive
 	}
+	if tag == "CxlStateTransition" && (badMove || e.Move.To == 0) {
+		err = errNaive
+	}
+	e.Labels = naivePerBlock(labels, len(e.Hashes), naiveLabel)
+	e.Moves = naivePerBlock(moves, len(e.Hashes), naiveState)
 	return e, tag, err
+}
+
+// naivePerBlock returns one element for each of n blocks, of a map for all or of a list of nils and maps.
+func naivePerBlock[T any](v any, n int, read func(anyMap) (T, bool)) []T {
+	list, isList := v.([]any)
+	if m, ok := v.(anyMap); ok {
+		for range n {
+			list = append(list, m)
+		}
+		if _, ok := read(m); !ok {
+			return nil
+		}
+	} else if !isList {
+		return nil
+	}
+	if len(list) != n {
+		return nil
+	}
+	all := make([]T, n)
+	for i, x := range list {
+		m, isMap := x.(anyMap)
+		if x == nil {
+			continue
+		}
+		var ok bool
+		if all[i], ok = read(m); !isMap || !ok {
+			return nil
+		}
+	}
+	return all
+}
+
+// naiveNumber returns a number up to most.
+func naiveNumber(v any, most int64) (uint64, bool) {
+	n, ok := v.(int64)
+	return uint64(n), ok && n >= 0 && n <= most
+}
+
+func naiveLabel(m anyMap) (l kv.MoELabel, ok bool) {
+	seen := map[string]bool{}
+	for _, p := range m {
+		k, isText := p.k.(string)
+		if !isText {
+			return l, false
+		}
+		n, ok := naiveNumber(p.v, math.MaxUint32)
+		if seen[k] = true; k == "expert_group" && p.v == nil {
+			continue
+		}
+		switch k {
+		case "layer_id":
+			l.Layer = uint32(n)
+		case "expert_id":
+			l.Expert = uint32(n)
+		case "expert_group":
+			l.Group, l.Has = uint32(n), l.Has|kv.HasGroup
+		default:
+			ok = true
+		}
+		if !ok {
+			return l, false
+		}
+	}
+	l.Has |= kv.HasExpert
+	return l, seen["layer_id"] && seen["expert_id"]
+}
+
+func naiveState(m anyMap) (move kv.PoolMove, ok bool) {
+	move.OfBlocks = true
+	for _, p := range m {
+		k, isText := p.k.(string)
+		if !isText {
+			return move, false
+		}
+		name := map[string]string{"state": "new_state", "pool_id": "pool_id", "accessible_workers": "accessible_workers"}[k]
+		if name == "" || p.v == nil && name != "new_state" {
+			continue
+		}
+		if !naiveMoveField(&move, name, p.v) {
+			return move, false
+		}
+		if len(move.Access) == 0 {
+			move.Access = nil
+		}
+	}
+	return move, move.To != 0
+}
+
+// naiveMoveField sets a field of a move.
+func naiveMoveField(m *kv.PoolMove, name string, v any) bool {
+	switch name {
+	case "new_state":
+		text, _ := v.(string)
+		m.To = map[string]kv.PoolState{"local_gpu": 1, "in_transit": 2, "cxl_pooled": 3, "evicted": 4}[text]
+		return m.To != 0
+	case "pool_id":
+		n, ok := naiveNumber(v, math.MaxUint32)
+		m.Pool, m.HasPool = kv.PoolID(n), ok
+		return ok
+	}
+	list, ok := v.([]any)
+	m.Access = []kv.Worker{}
+	for _, x := range list {
+		rank := uint64(0)
+		if pair, isPair := x.([]any); isPair {
+			if len(pair) != 2 {
+				return false
+			}
+			var isRank bool
+			if rank, isRank = naiveNumber(pair[1], math.MaxUint32); !isRank {
+				return false
+			}
+			x = pair[0]
+		}
+		id, isID := naiveNumber(x, int64(kv.MaxWorkerID))
+		if !isID {
+			return false
+		}
+		if len(m.Access) < kv.MaxAccess {
+			m.Access = append(m.Access, kv.Worker{ID: kv.WorkerID(id), Rank: uint32(rank)})
+		}
+	}
+	return ok
 }
 
 func (e *Event) naiveField(name string, v any) error {
@@ -612,9 +764,9 @@ func naiveHash(v any) (kv.EngineHash, bool) {
 
 // sameBatch returns how two batches differ, "" if they do not. Slices of length 0 are equal.
 func sameBatch(a, b *Batch) string {
-	if a.Time != b.Time && !(math.IsNaN(a.Time) && math.IsNaN(b.Time)) || a.Rank != b.Rank || a.Unknown != b.Unknown || a.Skipped != b.Skipped || a.Lost != b.Lost || len(a.Events) != len(b.Events) {
-		return fmt.Sprintf("%v %d, %d events, %d unknown, %d skipped, %d lost beside %v %d, %d events, %d unknown, %d skipped, %d lost",
-			a.Time, a.Rank, len(a.Events), a.Unknown, a.Skipped, a.Lost, b.Time, b.Rank, len(b.Events), b.Unknown, b.Skipped, b.Lost)
+	if a.Time != b.Time && !(math.IsNaN(a.Time) && math.IsNaN(b.Time)) || a.Rank != b.Rank || a.Unknown != b.Unknown || a.Skipped != b.Skipped || a.Lost != b.Lost || a.LostMoves != b.LostMoves || len(a.Events) != len(b.Events) {
+		return fmt.Sprintf("%v %d, %d events, %d unknown, %d skipped, %d and %d lost beside %v %d, %d events, %d unknown, %d skipped, %d and %d lost",
+			a.Time, a.Rank, len(a.Events), a.Unknown, a.Skipped, a.Lost, a.LostMoves, b.Time, b.Rank, len(b.Events), b.Unknown, b.Skipped, b.Lost, b.LostMoves)
 	}
 	for i := range a.Events {
 		if x, y := fmt.Sprintf("%+v", a.Events[i]), fmt.Sprintf("%+v", b.Events[i]); x != y {

@@ -25,6 +25,8 @@ type orphanSet struct {
 	tokenCount  int
 	arrivals    uint64 // counts runs which arrived, prompts which were sent, and marks; it orders them
 	lostArrival uint64 // the arrival number of the last run which was not kept
+	// lists holds the access lists of the runs' moves, which share them. It is emptied with the last run.
+	lists map[string][]kv.Worker
 }
 
 // orphanRun is one store of consecutive blocks. It is kept even after its blocks were removed, as long as
@@ -79,6 +81,15 @@ func (o *orphanSet) addRun(t *Table, e *Event, n int) {
 		o.byParent, o.byHash = make(map[kv.EngineHash][]*orphanRun), make(map[kv.EngineHash]runPosition)
 	}
 	r := &orphanRun{event: cloneStoredEvent(e, n, t.cfg.EngineBlockSize), liveBlocks: n, arrival: o.arrivals, older: o.newest}
+	if t.buffer.losesMoves {
+		r.event.Moves = nil
+	}
+	for i := range r.event.Moves {
+		if m := &r.event.Moves[i]; !o.shareAccess(m) {
+			t.stats.RefusedMoves++
+			*m = kv.PoolMove{}
+		}
+	}
 	if o.newest != nil {
 		o.newest.newer = r
 	} else {
@@ -97,6 +108,7 @@ func (o *orphanSet) addRun(t *Table, e *Event, n int) {
 func cloneStoredEvent(e *Event, n, size int) Event {
 	c := *e
 	c.Hashes, c.Tokens, c.Extra = slices.Clone(e.Hashes[:n]), slices.Clone(e.Tokens[:n*size]), nil
+	c.Labels, c.Moves = slices.Clone(e.Labels[:min(n, len(e.Labels))]), slices.Clone(e.Moves[:min(n, len(e.Moves))])
 	if len(e.Extra) > 0 {
 		c.Extra = make([]Extra, n)
 	}
@@ -107,6 +119,72 @@ func cloneStoredEvent(e *Event, n, size int) Event {
 		}
 	}
 	return c
+}
+
+// shareAccess replaces the access list of a move by the one which the runs share. It reports false if there are too many.
+func (o *orphanSet) shareAccess(m *kv.PoolMove) bool {
+	if m.Access == nil {
+		return true
+	}
+	key := accessKey(m.Access)
+	list, known := o.lists[key]
+	if !known {
+		if len(o.lists) == maxPooledList {
+			return false
+		}
+		if o.lists == nil {
+			o.lists = make(map[string][]kv.Worker)
+		}
+		list = append([]kv.Worker{}, m.Access...)
+		o.lists[key] = list
+	}
+	m.Access = list
+	return true
+}
+
+// moveBlock remembers the state in pools which a transition gives a waiting block. It reports whether the block waits.
+func (o *orphanSet) moveBlock(t *Table, name kv.EngineHash, m *kv.PoolMove) bool {
+	p, waits := o.byHash[name]
+	if !waits {
+		return false
+	}
+	e := &p.run.event
+	enters := m.To == kv.InTransit || m.To == kv.Pooled
+	if e.Moves == nil && enters {
+		e.Moves = make([]kv.PoolMove, len(e.Hashes))
+	}
+	if p.index >= len(e.Moves) {
+		return true
+	}
+	known := &e.Moves[p.index]
+	next := *m
+	if !m.HasPool {
+		next.Pool, next.HasPool = known.Pool, known.HasPool
+	}
+	switch {
+	case enters:
+		if next.Access == nil && next.Pool == known.Pool {
+			next.Access = known.Access
+		}
+		if *known = next; !o.shareAccess(known) {
+			t.stats.RefusedMoves++
+			*known = kv.PoolMove{}
+		}
+	case next.Pool == known.Pool:
+		*known = kv.PoolMove{}
+	}
+	return true
+}
+
+// forgetMoves forgets the states in pools of all waiting blocks for which it is true.
+func (o *orphanSet) forgetMoves(which func(m *kv.PoolMove) bool) {
+	for r := o.oldest; r != nil; r = r.newer {
+		for i := range r.event.Moves {
+			if m := &r.event.Moves[i]; which(m) {
+				*m = kv.PoolMove{}
+			}
+		}
+	}
 }
 
 // removeBlock cuts a run before a block which the engine removed: the blocks after it are useless without
@@ -138,6 +216,7 @@ func (o *orphanSet) purgeRemoved(before uint64) {
 func (r *orphanRun) truncateToLive(size int) {
 	e := &r.event
 	e.Hashes, e.Tokens = e.Hashes[:r.liveBlocks], e.Tokens[:r.liveBlocks*size]
+	e.Labels, e.Moves = e.Labels[:min(r.liveBlocks, len(e.Labels))], e.Moves[:min(r.liveBlocks, len(e.Moves))]
 	if len(e.Extra) > 0 {
 		e.Extra = e.Extra[:r.liveBlocks]
 	}
@@ -162,7 +241,9 @@ func (o *orphanSet) unlinkRun(r *orphanRun) {
 	} else {
 		o.newest = r.older
 	}
-	o.runCount--
+	if o.runCount--; o.runCount == 0 {
+		o.lists = nil
+	}
 	o.tokenCount -= len(r.event.Tokens)
 	for _, name := range r.event.Hashes[:r.liveBlocks] {
 		delete(o.byHash, name)

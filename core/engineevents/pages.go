@@ -214,6 +214,9 @@ func (x *pageTree) dropIfUnused(t *Table, id uint32) {
 		if p.nextSibling != 0 {
 			x.entries.at(p.nextSibling).prevSibling = p.prevSibling
 		}
+		if len(t.labels) > 0 && p.endsBlock(t) {
+			delete(t.labels, p.seq)
+		}
 		t.salts.release(p.salt)
 		delete(x.media, id)
 		t.roots.removeRoot(*x.hashes.at(id))

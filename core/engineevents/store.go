@@ -41,6 +41,9 @@ func (t *Table) storeEvent(e *Event) {
 		stored++
 	}
 	t.salts.dropIfUnused(made)
+	if e.Moves != nil {
+		t.moveStored(e, stored)
+	}
 	t.adoptOrphans(e.Hashes[:stored])
 }
 
@@ -236,7 +239,11 @@ func (s *storeOperation) storeBlock(i int) bool {
 	if s.salt == opaqueSalt {
 		t.stats.Nameless++
 	}
+	unlabelled := s.labelBlock(i, id)
 	t.countCopy(id, s.tier, s.seq, s.e.Reused)
+	if unlabelled != nil {
+		t.emitStored(s.tier, unlabelled, unlabelled.seq())
+	}
 	return true
 }
 

@@ -107,8 +107,12 @@ type Table struct {
 	saltedPrompts  unreportedPrompts // of salts
 	adapterPrompts unreportedPrompts
 	roots          adapterRoots
-	seenSizes      blockSizes
-	stats          Stats
+	// labels has the labels of stored blocks. pooled has the blocks in memory pools.
+	labels map[kv.SeqHash]kv.MoELabel
+	pooled pooledSet
+
+	seenSizes blockSizes
+	stats     Stats
 	// partial says that the engine may have unknown blocks. orphaned says that an orphan proved it.
 	partial, orphaned bool
 	adopting          bool
@@ -139,7 +143,8 @@ func NewTable(cfg Config) (*Table, error) {
 	return t, nil
 }
 
-// Apply appends the changes of b to out. The caller owns the slices of the events.
+// Apply appends the changes of b to out. The caller owns the slices of the events, except that they may share access
+// lists, which must not be changed.
 func (t *Table) Apply(b *Batch, out []kv.Event) []kv.Event {
 	t.beginCall(out)
 	t.stats.UnknownEvents += uint64(b.Unknown)
@@ -148,11 +153,17 @@ func (t *Table) Apply(b *Batch, out []kv.Event) []kv.Event {
 		// Everything known may be wrong now, so it is forgotten. The blocks which this batch stores may be
 		// gone by its end.
 		t.stats.DamagedBatches++
+		t.withdrawPooled()
 		t.forgetAll()
 		if t.cfg.Capacity > 0 {
 			t.startPartialHistory()
 		}
 		return t.finishCall()
+	}
+	if b.LostMoves > 0 {
+		t.stats.LostMoves += uint64(b.LostMoves)
+		t.withdrawPooled()
+		t.buffer.describesPools, t.buffer.losesMoves = true, true
 	}
 	for i := range b.Events {
 		if e := &b.Events[i]; e.Kind == Stored {
@@ -172,9 +183,12 @@ func (t *Table) Apply(b *Batch, out []kv.Event) []kv.Event {
 			t.applyRemoved(e)
 		case Cleared:
 			t.applyCleared(e)
+		case Moved:
+			t.applyMoved(e)
 		}
 	}
 	if trusted && t.unusable {
+		t.withdrawPooled()
 		t.forgetAll()
 	}
 	return t.finishCall()
@@ -185,14 +199,29 @@ func (t *Table) beginCall(out []kv.Event) { t.out, t.buffer = out, eventBuffer{b
 
 // finishCall returns the events of a call.
 func (t *Table) finishCall() []kv.Event {
+	if t.buffer.describesPools {
+		t.describePooled()
+	}
 	t.closeEvent()
 	out := t.out
 	t.out, t.buffer = nil, eventBuffer{}
 	return out
 }
 
-// Clear forgets all blocks and all ambiguous hashes, and appends a Cleared event to out.
+// Clear forgets all blocks and all ambiguous hashes, because events of the engine are missing, and appends a Cleared
+// event to out. Blocks which the engine put into memory pools are withdrawn.
 func (t *Table) Clear(out []kv.Event) []kv.Event {
+	t.withdrawPooled()
+	return t.clearCache(out)
+}
+
+// ClearRestarted is Clear for an engine which restarted: what it had put into memory pools is still there.
+func (t *Table) ClearRestarted(out []kv.Event) []kv.Event {
+	t.pooled.restartEngine()
+	return t.clearCache(out)
+}
+
+func (t *Table) clearCache(out []kv.Event) []kv.Event {
 	t.beginCall(out)
 	t.ambiguous, t.unusable = nil, false
 	t.forgetAll()
@@ -205,6 +234,7 @@ func (t *Table) forgetAll() {
 	t.pages.clearPages()
 	t.salts.clearSalts()
 	t.roots = adapterRoots{}
+	t.labels = nil
 	t.group = -1
 	t.forgetInferred()
 	t.emitCleared()
@@ -325,6 +355,7 @@ func (t *Table) Stats() Stats {
 		s.Held = t.pages.count
 	}
 	s.EngineBlock = t.seenSizes.largest
+	s.InPools = len(t.pooled.bySeq)
 	s.Waiting, s.Inferred, s.Known = len(t.orphans.byHash), len(t.inferred.bySeq), !t.partial
 	s.Bytes = t.blocks.sizeBytes() + t.pages.sizeBytes() + t.salts.sizeBytes()
 	return s
@@ -393,6 +424,11 @@ type Stats struct {
 	Bytes       int           // approximate memory
 
 	Stored, Removed, Cleared uint64 // engine blocks, and clears, which were applied
+	Moves                    uint64 // blocks whose state in a pool was reported
+	UnknownMoves             uint64 // the same of unknown blocks
+	RefusedMoves             uint64 // the same, beyond 256 pools or 1,024 access lists, or beside a LostMoves
+	LostMoves                uint64 // transitions which could not be parsed: blocks in pools were withdrawn
+	InPools                  int    // blocks which are in or on their way into pools
 	Duplicates               uint64 // stored again: additional copies of known blocks
 	UnknownRemoved           uint64 // removals of unknown blocks
 	Adopted                  uint64 // orphans which were stored

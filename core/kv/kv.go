@@ -228,6 +228,23 @@ func (q *MoEQuery) MatchesLabel(l MoELabel) bool {
 // PoolID identifies a memory pool which several workers can attach, such as CXL memory.
 type PoolID uint32
 
+// PoolShare identifies a part of a pool to which one set of workers has access. The low 32 bits are the pool, the
+// high 32 bits the part; part 0 has all blocks without an access list of their own.
+type PoolShare uint64
+
+// Share returns part n of p.
+func (p PoolID) Share(n uint32) PoolShare { return PoolShare(n)<<32 | PoolShare(p) }
+
+// Pool returns the pool of which s is a part.
+func (s PoolShare) Pool() PoolID { return PoolID(s) }
+
+// IsPart reports whether s is a part with an access list of its own.
+func (s PoolShare) IsPart() bool { return s>>32 != 0 }
+
+// MaxAccess is the largest number of workers in an access list. A pool is attached to the hosts around one switch, and
+// each has a few ranks.
+const MaxAccess = 1024
+
 // PoolState is the state of a block with respect to a pool.
 type PoolState uint8
 
@@ -255,6 +272,16 @@ func (s PoolState) String() string {
 	return poolStateNames[0]
 }
 
+// ParsePoolState returns the state with a name as events print it.
+func ParsePoolState(name string) (s PoolState, ok bool) {
+	for s = LocalGPU; s <= Evicted; s++ {
+		if poolStateNames[s] == name {
+			return s, true
+		}
+	}
+	return 0, false
+}
+
 // PoolMove is the part of an event which says how blocks changed their state in a pool.
 type PoolMove struct {
 	To PoolState
@@ -262,9 +289,13 @@ type PoolMove struct {
 	// its way.
 	Pool    PoolID
 	HasPool bool
-	// Access are the workers which can attach the pool, nil if the event does not list them. They apply to
-	// the pool, not to the blocks: the last event with a list counts.
+	// Access are the workers which can attach the pool, nil if the event does not list them. The last event
+	// with a list counts. With OfBlocks they apply to the moved blocks only: nil leaves the list which a block
+	// has in the pool, and a block without a list is for all workers which can attach the pool.
 	Access []Worker
+	// OfBlocks says that Access applies to the moved blocks instead of the pool, and that the worker which sent
+	// the event has attached the pool.
+	OfBlocks bool
 }
 
 // MediaHash maps the identifier which a client or an engine gave a media object to the 64-bit hash which

@@ -72,6 +72,9 @@ func AppendRecord(dst []byte, r *Record) []byte {
 		size += EventSize(*ev)
 		behind += labelBytes(ev)
 		switch moved := ev.Kind == kv.Moved; {
+		case moved && ev.Move.OfBlocks:
+			behind += moveBytes(ev)
+			flags |= flagBlockMoves
 		case moved && hasLabels(ev):
 			behind += moveBytes(ev)
 			flags |= flagMoves | flagMoveLabels
@@ -91,10 +94,13 @@ func AppendRecord(dst []byte, r *Record) []byte {
 		dst = appendLabels(dst, r.Events, kv.Stored)
 	}
 	if flags&flagMoves != 0 {
-		dst = appendMoves(dst, r.Events)
+		dst = appendMoves(dst, r.Events, false)
 	}
 	if flags&flagMoveLabels != 0 {
 		dst = appendLabels(dst, r.Events, kv.Moved)
+	}
+	if flags&flagBlockMoves != 0 {
+		dst = appendMoves(dst, r.Events, true)
 	}
 	return dst
 }
@@ -150,7 +156,7 @@ func decodeRecord(r *Record, data []byte) error {
 func (r *Record) decodeAdditions(flags byte, data []byte) (err error) {
 	// No slice may grow while events point into it; the size of data bounds the labels of all kinds.
 	r.labels = r.labels[:0]
-	if flags&(flagLabels|flagMoveLabels) != 0 {
+	if flags&(flagLabels|flagMoveLabels|flagBlockMoves) != 0 {
 		r.labels = slices.Grow(r.labels, len(data)/labelSize)
 	}
 	if flags&flagLabels != 0 {
@@ -158,13 +164,21 @@ func (r *Record) decodeAdditions(flags byte, data []byte) (err error) {
 			return err
 		}
 	}
+	if flags&(flagMoves|flagBlockMoves) != 0 {
+		r.growMoves(data)
+	}
 	if flags&flagMoves != 0 {
-		if data, err = r.decodeMoves(data); err != nil {
+		if data, err = r.decodeMoves(data, false); err != nil {
 			return err
 		}
 	}
 	if flags&flagMoveLabels != 0 {
-		_, err = r.decodeLabels(data, kv.Moved)
+		if data, err = r.decodeLabels(data, kv.Moved); err != nil {
+			return err
+		}
+	}
+	if flags&flagBlockMoves != 0 {
+		_, err = r.decodeMoves(data, true)
 	}
 	return err
 }
@@ -288,8 +302,8 @@ const (
 
 // RecordSplitter divides a sequence of events into parts which fit a record. It splits an event with more
 // hashes than fit. The rest of a stored event continues from the prefix at which the previous part ends. The
-// access list of a moved event is only in its first part, because it applies to the pool from then on; it is
-// cut to MaxAccess, so that less is known of the pool. The zero value has no events.
+// access list of a moved event is only in its first part if it applies to the pool from then on. A list is cut
+// to MaxAccess, so that less is known of the pool. The zero value has no events.
 type RecordSplitter struct {
 	events []kv.Event
 	part   []kv.Event
@@ -332,7 +346,9 @@ func splitEvent(ev kv.Event, n int) (head, tail kv.Event) {
 	}
 	if ev.Kind == kv.Removed || ev.Kind == kv.Moved {
 		head.Seqs, tail.Seqs = ev.Seqs[:n], ev.Seqs[n:]
-		tail.Move.Access = nil
+		if !ev.Move.OfBlocks {
+			tail.Move.Access = nil
+		}
 		return head, tail
 	}
 	head.Blocks, tail.Blocks = ev.Blocks[:n], ev.Blocks[n:]

@@ -279,6 +279,7 @@ func FuzzDecodeRecord(f *testing.F) {
 	f.Add(AppendRecord(nil, labelledExample()))
 	f.Add(AppendRecord(nil, movedExample()))
 	f.Add(AppendRecord(nil, labelledMoveExample()))
+	f.Add(AppendRecord(nil, listedMoveExample()))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var got, again Record
 		if err := DecodeRecord(&got, data); err != nil {

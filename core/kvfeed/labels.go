@@ -18,6 +18,10 @@ func hasLabels(ev *kv.Event) bool {
 	return len(ev.Labels) > 0 && len(ev.Labels) == labelledBlocks(ev)
 }
 
+// hasLabelEntry reports whether the labels of ev take an entry of their own: a move with an access list of its
+// blocks contains them.
+func hasLabelEntry(ev *kv.Event) bool { return hasLabels(ev) && !ev.Move.OfBlocks }
+
 // labelledBlocks returns how many labels ev has if it has any.
 func labelledBlocks(ev *kv.Event) int {
 	switch ev.Kind {
@@ -31,7 +35,7 @@ func labelledBlocks(ev *kv.Event) int {
 
 // labelBytes returns the bytes which the labels of ev take after the events.
 func labelBytes(ev *kv.Event) int {
-	if !hasLabels(ev) {
+	if !hasLabelEntry(ev) {
 		return 0
 	}
 	return labelEntrySize + labelSize*len(ev.Labels)
@@ -43,20 +47,25 @@ func appendLabels(dst []byte, events []kv.Event, kind kv.EventKind) []byte {
 	last := -1 // offset of the last entry
 	for i := range events {
 		ev := &events[i]
-		if ev.Kind != kind || !hasLabels(ev) {
+		if ev.Kind != kind || !hasLabelEntry(ev) {
 			continue
 		}
 		if last >= 0 {
 			le.PutUint32(dst[last:], le.Uint32(dst[last:])|moreEntries)
 		}
 		last = len(dst)
-		dst = le.AppendUint32(dst, uint32(i))
-		for _, l := range ev.Labels {
-			dst = append(dst, byte(l.Has))
-			dst = le.AppendUint32(dst, l.Layer)
-			dst = le.AppendUint32(dst, l.Expert)
-			dst = le.AppendUint32(dst, l.Group)
-		}
+		dst = appendLabelList(le.AppendUint32(dst, uint32(i)), ev.Labels)
+	}
+	return dst
+}
+
+func appendLabelList(dst []byte, labels []kv.MoELabel) []byte {
+	le := binary.LittleEndian
+	for _, l := range labels {
+		dst = append(dst, byte(l.Has))
+		dst = le.AppendUint32(dst, l.Layer)
+		dst = le.AppendUint32(dst, l.Expert)
+		dst = le.AppendUint32(dst, l.Group)
 	}
 	return dst
 }

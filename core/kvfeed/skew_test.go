@@ -31,6 +31,7 @@ func TestRecordsAreReadForEver(t *testing.T) {
 	recorded(t, "testdata/record-v1-labels.hex", labelledExample())
 	recorded(t, "testdata/record-v1-moves.hex", movedExample())
 	recorded(t, "testdata/record-v1-movelabels.hex", labelledMoveExample())
+	recorded(t, "testdata/record-v1-blockmoves.hex", listedMoveExample())
 }
 
 func recorded(t *testing.T, file string, want *Record) {

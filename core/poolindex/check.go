@@ -3,13 +3,14 @@ package poolindex
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"penstock/core/kv"
 )
 
 // Check returns the first broken invariant, nil if all hold. It is for tests: it walks everything.
 func (t *Table) Check() error {
-	for _, check := range []func() error{t.checkLists, t.checkChains, t.checkMovers, t.checkPools} {
+	for _, check := range []func() error{t.checkLists, t.checkChains, t.checkMovers, t.checkPools, t.checkListsOfBlocks} {
 		if err := check(); err != nil {
 			return fmt.Errorf("poolindex: %w", err)
 		}
@@ -162,7 +163,38 @@ func (t *Table) checkMovers() error {
 	return nil
 }
 
-// checkPools: a slot is used if its pool has entries or a known access list, and no pool is over capacity.
+// checkListsOfBlocks: every access list has as many blocks as it counts, all of its pool and not evicted; lists
+// without blocks are waiting to be dropped.
+func (t *Table) checkListsOfBlocks() error {
+	blocks := make([]int, len(t.lists))
+	for i := range t.entries {
+		e := &t.entries[i]
+		if e.state == 0 || e.list == noList {
+			continue
+		}
+		if e.state == kv.Evicted || t.lists[e.list].share.Pool() != t.pools[e.pool].id {
+			return fmt.Errorf("entry %d, which is %v in pool %d, has an access list of %x", i, e.state, t.pools[e.pool].id, t.lists[e.list].share)
+		}
+		blocks[e.list]++
+	}
+	used := 0
+	for i := range t.lists {
+		l := &t.lists[i]
+		if l.share == 0 {
+			continue
+		}
+		used++
+		if l.blocks != blocks[i] || l.blocks == 0 && !slices.Contains(t.unusedLists, listID(i)) || t.byList[listKey(l.share.Pool(), l.workers)] != listID(i) {
+			return fmt.Errorf("access list %x has %d blocks, counts %d", l.share, blocks[i], l.blocks)
+		}
+	}
+	if used != len(t.byList) || used+len(t.freeLists) != len(t.lists) {
+		return fmt.Errorf("%d access lists and %d vacant ones, of %d; %d are found", used, len(t.freeLists), len(t.lists), len(t.byList))
+	}
+	return nil
+}
+
+// checkPools: a slot is used if its pool has entries, a known access list or attached workers, and no pool is over capacity.
 func (t *Table) checkPools() error {
 	blocks := make([]int, len(t.pools))
 	for _, at := range t.bySeq {
@@ -179,7 +211,7 @@ func (t *Table) checkPools() error {
 		switch {
 		case p.blocks != blocks[i]:
 			return fmt.Errorf("pool %d has %d blocks, counts %d", p.id, blocks[i], p.blocks)
-		case p.used != (p.blocks > 0 || p.accessKnown):
+		case p.used != (p.blocks > 0 || p.accessKnown || len(p.attached) > 0):
 			return fmt.Errorf("pool %d with %d blocks is used: %t", p.id, p.blocks, p.used)
 		case p.used && t.byID[p.id] != int32(i):
 			return fmt.Errorf("pool %d is not known by its id", p.id)

@@ -27,10 +27,13 @@ func (t *Table) findOrAddPool(id kv.PoolID) int32 {
 	return slot
 }
 
-// releasePool frees the slot of a pool without known blocks and access.
+// releasePool frees the slot of a pool without known blocks, access and attached workers.
 func (t *Table) releasePool(at int32) {
-	if p := &t.pools[at]; p.used && p.blocks == 0 && !p.accessKnown {
+	if p := &t.pools[at]; p.used && p.blocks == 0 && !p.accessKnown && len(p.attached) == 0 {
 		delete(t.byID, p.id)
+		if p.indexed {
+			t.releasedPools = append(t.releasedPools, p.id)
+		}
 		*p = poolState{}
 	}
 }
@@ -56,7 +59,7 @@ func (t *Table) addEntry(pool int32, seq kv.SeqHash, w kv.Worker) entryID {
 	} else {
 		t.freeEntry = t.entries[at].other
 	}
-	t.entries[at] = poolEntry{seq: seq, pool: pool, mover: int32(noEntry), stateLink: listLink{noEntry, noEntry}, moverLink: listLink{noEntry, noEntry}, other: noEntry}
+	t.entries[at] = poolEntry{seq: seq, pool: pool, mover: int32(noEntry), list: noList, stateLink: listLink{noEntry, noEntry}, moverLink: listLink{noEntry, noEntry}, other: noEntry}
 	if first, ok := t.bySeq[seq]; ok {
 		t.entries[at].other = first
 	}
@@ -129,6 +132,7 @@ func (t *Table) forgetEntry(at entryID) {
 	e := &t.entries[at]
 	t.setSuspect(e, false)
 	t.setParked(e, false)
+	t.setList(e, noList)
 	t.unchainEntry(at)
 	t.clearMover(at)
 	pool := e.pool

@@ -18,7 +18,7 @@ func (t *Table) Tick(now kv.Mono, dst []Effect) []Effect {
 	for t.evicted.len > 0 && now.Sub(t.entries[t.evicted.first].since) >= t.cfg.EvictedRetention {
 		t.forgetEntry(t.evicted.first)
 	}
-	return dst
+	return t.dropUnusedLists(dst)
 }
 
 // Deadline returns when Tick is due. ok is false if no timeout is pending.

@@ -38,7 +38,7 @@ func (t *Table) ApplyMove(now kv.Mono, w kv.Worker, ev *kv.Event, dst []Effect) 
 	}
 	at := int32(noEntry)
 	if m.HasPool {
-		if at = t.findOrAddPool(m.Pool); at < 0 && (m.Access != nil || m.To == kv.InTransit || m.To == kv.Pooled) {
+		if at = t.findOrAddPool(m.Pool); at < 0 && (m.Access != nil && !m.OfBlocks || m.To == kv.InTransit || m.To == kv.Pooled) {
 			dst = t.makeRoomForPool(dst)
 			at = t.findOrAddPool(m.Pool)
 		}
@@ -46,7 +46,7 @@ func (t *Table) ApplyMove(now kv.Mono, w kv.Worker, ev *kv.Event, dst []Effect) 
 			t.counts.Refused += uint64(len(ev.Seqs))
 			return dst
 		}
-		dst = t.setAccess(at, m.Access, dst)
+		dst = t.recordAccess(at, w, m, dst)
 		if m.To == kv.Evicted && len(ev.Seqs) == 0 {
 			dst = t.emptyPool(now, w, at, dst)
 		}
@@ -55,6 +55,10 @@ func (t *Table) ApplyMove(now kv.Mono, w kv.Worker, ev *kv.Event, dst []Effect) 
 		}
 	}
 	said := at
+	move := blockMove{now: now, worker: w, to: m.To}
+	if m.OfBlocks && m.Access != nil {
+		move.access, move.hasAccess = sortedAccess(m.Access), true
+	}
 	for i, seq := range ev.Seqs {
 		pool := at
 		if !m.HasPool {
@@ -64,16 +68,39 @@ func (t *Table) ApplyMove(now kv.Mono, w kv.Worker, ev *kv.Event, dst []Effect) 
 				continue
 			}
 			if pool = t.entries[newest].pool; pool != said {
-				dst = t.setAccess(pool, m.Access, dst)
+				dst = t.recordAccess(pool, w, m, dst)
 				said = pool
 			}
 		}
-		dst = t.moveBlock(now, w, pool, seq, m.To, eventLabel(ev, i), dst)
+		move.label = eventLabel(ev, i)
+		dst = t.moveBlock(pool, seq, &move, dst)
 	}
 	if m.HasPool {
 		t.releasePool(at)
 	}
+	return t.dropUnusedLists(dst)
+}
+
+// recordAccess records what a move of w says of who can attach a pool.
+func (t *Table) recordAccess(pool int32, w kv.Worker, m *kv.PoolMove, dst []Effect) []Effect {
+	if !m.OfBlocks {
+		return t.setAccess(pool, m.Access, dst)
+	}
+	if m.To == kv.InTransit || m.To == kv.Pooled {
+		return t.attachSender(pool, w, dst)
+	}
 	return dst
+}
+
+// blockMove is what an event says of one block.
+type blockMove struct {
+	now    kv.Mono
+	worker kv.Worker
+	to     kv.PoolState
+	label  *kv.MoELabel // nil leaves the label
+	// access, if hasAccess, lists the workers which can attach the block, ascending; otherwise its list stays.
+	access    []kv.Worker
+	hasAccess bool
 }
 
 // eventLabel returns the label which ev gives its block i; nil if it gives none.
@@ -84,25 +111,25 @@ func eventLabel(ev *kv.Event, i int) *kv.MoELabel {
 	return &ev.Labels[i]
 }
 
-// moveBlock applies the transition table to one block of a pool. label is nil if the event leaves the label.
-func (t *Table) moveBlock(now kv.Mono, w kv.Worker, pool int32, seq kv.SeqHash, to kv.PoolState, label *kv.MoELabel, dst []Effect) []Effect {
+// moveBlock applies the transition table to one block of a pool.
+func (t *Table) moveBlock(pool int32, seq kv.SeqHash, m *blockMove, dst []Effect) []Effect {
 	at := t.findEntry(pool, seq)
 	state, stranger := kv.PoolState(0), 0
 	if at != noEntry {
 		state = t.entries[at].state
-		if t.movers[t.entries[at].mover].worker != w {
+		if t.movers[t.entries[at].mover].worker != m.worker {
 			stranger = 1
 		}
 	}
-	do := transitions[state][to][stranger]
+	do := transitions[state][m.to][stranger]
 	switch do {
 	case transIgnored:
 		t.counts.Ignored++
 		return dst
 	case transSame:
 		t.counts.Same++
-		if label != nil && to == kv.InTransit {
-			t.entries[at].label = *label
+		if m.to == kv.InTransit {
+			return t.updateTransit(pool, at, m, dst)
 		}
 		return dst
 	case transUnknown:
@@ -112,26 +139,64 @@ func (t *Table) moveBlock(now kv.Mono, w kv.Worker, pool int32, seq kv.SeqHash, 
 		dst = t.displaceBlock(at, dst)
 		t.forgetEntry(at)
 	case transEvicted:
-		dst = t.evictBlock(now, at, dst)
-		t.setMover(at, w)
+		dst = t.evictBlock(m.now, at, dst)
+		t.setMover(at, m.worker)
 	case transInTransit, transPooled:
-		return t.admitBlock(now, w, pool, seq, at, to, label, dst)
+		return t.admitBlock(pool, seq, at, m, dst)
 	}
 	t.counts.Moved++
 	return dst
 }
 
-// admitBlock makes a block in transit or pooled; at is its entry, or noEntry. A label which is not nil replaces
-// the one before.
-func (t *Table) admitBlock(now kv.Mono, w kv.Worker, pool int32, seq kv.SeqHash, at entryID, to kv.PoolState, label *kv.MoELabel, dst []Effect) []Effect {
+// updateTransit sets label and access list of a block which is in transit already.
+func (t *Table) updateTransit(pool int32, at entryID, m *blockMove, dst []Effect) []Effect {
+	e := &t.entries[at]
+	if m.label != nil {
+		e.label = *m.label
+	}
+	if !m.hasAccess {
+		return dst
+	}
+	list, dst, ok := t.findOrAddList(pool, m.access, dst)
+	if !ok {
+		t.counts.Refused++
+		t.forgetEntry(at)
+		return dst
+	}
+	t.setList(e, list)
+	return dst
+}
+
+// admitBlock makes a block in transit or pooled; at is its entry, or noEntry. A block whose access list has no
+// room is forgotten: without its list too many workers could attach it.
+func (t *Table) admitBlock(pool int32, seq kv.SeqHash, at entryID, m *blockMove, dst []Effect) []Effect {
+	now, w, to := m.now, m.worker, m.to
 	if (at == noEntry || t.entries[at].state == kv.Evicted) && t.transit.len+t.pooledCount >= t.cfg.MaxBlocks {
 		t.counts.Refused++
 		return dst
 	}
+	list := noList
+	if at != noEntry {
+		list = t.entries[at].list
+	}
+	if m.hasAccess {
+		var ok bool
+		if list, dst, ok = t.findOrAddList(pool, m.access, dst); !ok {
+			t.counts.Refused++
+			if at != noEntry {
+				dst = t.displaceBlock(at, dst)
+				t.forgetEntry(at)
+			}
+			return dst
+		}
+	}
 	t.counts.Moved++
+	relisted := at != noEntry && t.entries[at].list != list
+	var old kv.PoolShare
 	if at == noEntry {
 		at = t.addEntry(pool, seq, w)
 	} else {
+		old = t.shareOf(&t.entries[at])
 		if to == kv.InTransit {
 			dst = t.displaceBlock(at, dst)
 		}
@@ -140,10 +205,11 @@ func (t *Table) admitBlock(now kv.Mono, w kv.Worker, pool int32, seq kv.SeqHash,
 	}
 	e := &t.entries[at]
 	known := e.state == kv.Pooled && !e.suspect // and so in the prefix index, or parked
-	relabelled := label != nil && *label != e.label
+	relabelled := m.label != nil && *m.label != e.label
 	if relabelled {
-		e.label = *label
+		e.label = *m.label
 	}
+	t.setList(e, list)
 	e.state, e.since = to, now
 	t.setSuspect(e, false)
 	t.reorderEntry(at)
@@ -154,9 +220,12 @@ func (t *Table) admitBlock(now kv.Mono, w kv.Worker, pool int32, seq kv.SeqHash,
 		return dst
 	}
 	t.pooledCount++
-	if !known || relabelled && !e.parked {
+	if !known || (relabelled || relisted) && !e.parked {
 		t.setParked(e, false)
 		dst = t.appendPlace(dst, e)
+		if known && relisted { // afterwards: the index forgets the prefix of a block which is nowhere
+			dst = appendEffect(dst, Displace, old, seq)
+		}
 	}
 	p := &t.pools[pool]
 	for t.cfg.Capacity > 0 && p.pooled.len > t.cfg.Capacity {
@@ -173,6 +242,7 @@ func (t *Table) evictBlock(now kv.Mono, at entryID, dst []Effect) []Effect {
 	e := &t.entries[at]
 	t.setSuspect(e, false)
 	t.setParked(e, false)
+	t.setList(e, noList)
 	e.state, e.since = kv.Evicted, now
 	t.reorderEntry(at)
 	t.pushEntry(&t.evicted, at, stateLinkOf)
@@ -185,7 +255,7 @@ func (t *Table) evictBlock(now kv.Mono, at entryID, dst []Effect) []Effect {
 // displaceBlock removes a block from the prefix index if it may be there.
 func (t *Table) displaceBlock(at entryID, dst []Effect) []Effect {
 	if e := &t.entries[at]; e.state == kv.Pooled && !e.suspect && !e.parked {
-		return appendEffect(dst, Displace, t.pools[e.pool].id, e.seq)
+		return appendEffect(dst, Displace, t.shareOf(e), e.seq)
 	}
 	return dst
 }
@@ -230,15 +300,19 @@ func (t *Table) setAccess(at int32, access []kv.Worker, dst []Effect) []Effect {
 	if access == nil {
 		return dst
 	}
-	list := slices.Clone(access[:min(len(access), MaxAccess)])
-	slices.SortFunc(list, kv.Worker.Compare)
-	list = slices.Compact(list)
+	list := sortedAccess(access)
 	p := &t.pools[at]
 	if p.accessKnown && slices.Equal(p.access, list) {
 		return dst
 	}
 	p.accessKnown, p.access = true, list
-	return append(dst, Effect{Kind: SetAccess, Pool: p.id, Access: slices.Clone(list)})
+	dst = append(dst, Effect{Kind: SetAccess, Pool: p.id.Share(0), Access: slices.Clone(list)})
+	for i := range t.lists {
+		if l := &t.lists[i]; l.share != 0 && l.share.Pool() == p.id {
+			dst = append(dst, t.shareAccess(p, l))
+		}
+	}
+	return dst
 }
 
 // makeRoomForPool forgets the access list of the pool with the smallest id among those without blocks. The
@@ -310,15 +384,15 @@ func (t *Table) DropPool(id kv.PoolID, dst []Effect) []Effect {
 		}
 	}
 	if p := &t.pools[at]; p.used {
-		p.accessKnown, p.access = false, nil
+		p.accessKnown, p.access, p.attached, p.indexed = false, nil, nil, false
 		t.releasePool(at)
 	}
-	return append(dst, Effect{Kind: DropPool, Pool: id})
+	return t.dropUnusedLists(append(dst, Effect{Kind: DropPool, Pool: id.Share(0)}))
 }
 
 // appendPlace appends that a pooled block is in the prefix index, with its label.
 func (t *Table) appendPlace(dst []Effect, e *poolEntry) []Effect {
-	dst = appendEffect(dst, Place, t.pools[e.pool].id, e.seq)
+	dst = appendEffect(dst, Place, t.shareOf(e), e.seq)
 	last := &dst[len(dst)-1]
 	if last.Labels == nil {
 		if e.label.Has == 0 {
@@ -332,7 +406,7 @@ func (t *Table) appendPlace(dst []Effect, e *poolEntry) []Effect {
 
 // appendEffect adds a block to the last effect if that has the same kind and pool, otherwise it appends an
 // effect.
-func appendEffect(dst []Effect, do EffectKind, id kv.PoolID, seq kv.SeqHash) []Effect {
+func appendEffect(dst []Effect, do EffectKind, id kv.PoolShare, seq kv.SeqHash) []Effect {
 	if n := len(dst); n > 0 && dst[n-1].Kind == do && dst[n-1].Pool == id {
 		dst[n-1].Seqs = append(dst[n-1].Seqs, seq)
 		return dst

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
 	"penstock/core/kv"
@@ -21,9 +22,11 @@ type naive struct {
 	cfg    Config
 	blocks map[blockInPool]BlockStatus
 	access map[kv.PoolID][]kv.Worker
-	doubts map[kv.Worker]kv.Mono
-	serial map[blockInPool]int // when it was added or last reported, to break ties in time
-	n      int
+	// attached are the workers which moved blocks into a pool with lists of the blocks.
+	attached map[kv.PoolID][]kv.Worker
+	doubts   map[kv.Worker]kv.Mono
+	serial   map[blockInPool]int // when it was added or last reported, to break ties in time
+	n        int
 }
 
 // blockInPool is a block in a pool.
@@ -33,7 +36,7 @@ type blockInPool struct {
 }
 
 func newNaive(cfg Config) *naive {
-	return &naive{cfg, map[blockInPool]BlockStatus{}, map[kv.PoolID][]kv.Worker{}, map[kv.Worker]kv.Mono{}, map[blockInPool]int{}, 0}
+	return &naive{cfg, map[blockInPool]BlockStatus{}, map[kv.PoolID][]kv.Worker{}, map[kv.PoolID][]kv.Worker{}, map[kv.Worker]kv.Mono{}, map[blockInPool]int{}, 0}
 }
 
 // of returns the entries of a block, in the order of AppendBlock.
@@ -62,7 +65,7 @@ func (n *naive) count(f func(kv.PoolID, BlockStatus) bool) (sum int) {
 
 func (n *naive) knows(p kv.PoolID) bool {
 	_, said := n.access[p]
-	return said || n.count(func(pool kv.PoolID, _ BlockStatus) bool { return pool == p }) > 0
+	return said || len(n.attached[p]) > 0 || n.count(func(pool kv.PoolID, _ BlockStatus) bool { return pool == p }) > 0
 }
 
 func (n *naive) pools() int {
@@ -71,6 +74,9 @@ func (n *naive) pools() int {
 		ids[k.pool] = true
 	}
 	for p := range n.access {
+		ids[p] = true
+	}
+	for p := range n.attached {
 		ids[p] = true
 	}
 	return len(ids)
@@ -112,11 +118,11 @@ func (n *naive) move(now kv.Mono, w kv.Worker, ev *kv.Event) {
 	m := ev.Move
 	if m.HasPool {
 		if !n.knows(m.Pool) && n.pools() >= n.cfg.MaxPools {
-			if comes := m.Access != nil || m.To == kv.InTransit || m.To == kv.Pooled; !comes || !n.vacate() {
+			if comes := m.Access != nil && !m.OfBlocks || m.To == kv.InTransit || m.To == kv.Pooled; !comes || !n.vacate() {
 				return
 			}
 		}
-		n.say(m.Pool, m.Access)
+		n.say(m.Pool, w, &m)
 		if m.To == kv.Evicted && len(ev.Seqs) == 0 {
 			for _, k := range n.keys() {
 				if b, ok := n.blocks[k]; ok && k.pool == m.Pool && b.State != kv.Evicted {
@@ -140,33 +146,73 @@ func (n *naive) move(now kv.Mono, w kv.Worker, ev *kv.Event) {
 				continue
 			}
 			pool = all[0].Pool
-			n.say(pool, m.Access)
+			n.say(pool, w, &m)
 		}
-		n.applyMove(now, w, blockInPool{pool, seq}, m.To, eventLabel(ev, i))
+		var access []kv.Worker
+		if m.OfBlocks && m.Access != nil {
+			access = sortedWorkers(m.Access)
+		}
+		n.applyMove(now, w, blockInPool{pool, seq}, m.To, eventLabel(ev, i), access)
 	}
 }
 
 // vacate forgets a pool of which only the access list is known.
 func (n *naive) vacate() bool {
-	for _, p := range slices.Sorted(maps.Keys(n.access)) {
+	ids := slices.AppendSeq(slices.Collect(maps.Keys(n.access)), maps.Keys(n.attached))
+	slices.Sort(ids)
+	for _, p := range ids {
 		if n.count(func(of kv.PoolID, _ BlockStatus) bool { return of == p }) == 0 {
 			delete(n.access, p)
+			delete(n.attached, p)
 			return true
 		}
 	}
 	return false
 }
 
-func (n *naive) say(p kv.PoolID, access []kv.Worker) {
-	if access != nil {
-		list := slices.Clone(access)
-		slices.SortFunc(list, kv.Worker.Compare)
-		n.access[p] = slices.Compact(list)
+func (n *naive) say(p kv.PoolID, w kv.Worker, m *kv.PoolMove) {
+	switch {
+	case !m.OfBlocks && m.Access != nil:
+		n.access[p] = sortedWorkers(m.Access)
+	case m.OfBlocks && (m.To == kv.InTransit || m.To == kv.Pooled):
+		n.attached[p] = sortedWorkers(append(n.attached[p], w))
 	}
 }
 
+// detach makes a worker none which attached pools.
+func (n *naive) detach(w kv.Worker) {
+	for p, workers := range n.attached {
+		if n.attached[p] = slices.DeleteFunc(workers, func(o kv.Worker) bool { return o == w }); len(n.attached[p]) == 0 {
+			delete(n.attached, p)
+		}
+	}
+}
+
+func sortedWorkers(workers []kv.Worker) []kv.Worker {
+	list := append([]kv.Worker{}, workers...)
+	slices.SortFunc(list, kv.Worker.Compare)
+	return slices.Compact(list)
+}
+
+// reaches returns the workers which can attach a block with this access list in a pool.
+func (n *naive) reaches(p kv.PoolID, list []kv.Worker) (workers []kv.Worker) {
+	access, known := n.access[p]
+	switch {
+	case list == nil && known:
+		return access
+	case list == nil:
+		return n.attached[p]
+	}
+	for _, w := range list {
+		if !known || slices.Contains(access, w) {
+			workers = append(workers, w)
+		}
+	}
+	return workers
+}
+
 // applyMove implements the table of the package comment literally.
-func (n *naive) applyMove(now kv.Mono, w kv.Worker, k blockInPool, to kv.PoolState, label *kv.MoELabel) {
+func (n *naive) applyMove(now kv.Mono, w kv.Worker, k blockInPool, to kv.PoolState, label *kv.MoELabel, access []kv.Worker) {
 	b, known := n.blocks[k]
 	mine := b.Mover == w
 	switch to {
@@ -180,13 +226,16 @@ func (n *naive) applyMove(now kv.Mono, w kv.Worker, k blockInPool, to kv.PoolSta
 		case known && b.State == kv.InTransit && mine:
 			if label != nil {
 				b.Label = *label
-				n.blocks[k] = b
 			}
+			if access != nil {
+				b.Access = access
+			}
+			n.blocks[k] = b
 		default:
-			n.come(now, w, k, to, label)
+			n.come(now, w, k, to, label, access)
 		}
 	case kv.Pooled:
-		n.come(now, w, k, to, label)
+		n.come(now, w, k, to, label, access)
 	case kv.Evicted:
 		if known && b.State != kv.Evicted {
 			n.evict(now, k, w)
@@ -194,7 +243,7 @@ func (n *naive) applyMove(now kv.Mono, w kv.Worker, k blockInPool, to kv.PoolSta
 	}
 }
 
-func (n *naive) come(now kv.Mono, w kv.Worker, k blockInPool, to kv.PoolState, label *kv.MoELabel) {
+func (n *naive) come(now kv.Mono, w kv.Worker, k blockInPool, to kv.PoolState, label *kv.MoELabel, access []kv.Worker) {
 	b, known := n.blocks[k]
 	if (!known || b.State == kv.Evicted) && n.count(func(_ kv.PoolID, b BlockStatus) bool { return b.State != kv.Evicted }) >= n.cfg.MaxBlocks {
 		return
@@ -203,7 +252,10 @@ func (n *naive) come(now kv.Mono, w kv.Worker, k blockInPool, to kv.PoolState, l
 	if label != nil {
 		b.Label = *label
 	}
-	n.set(k, BlockStatus{Pool: k.pool, State: to, Mover: w, Since: now, Parked: parked, Label: b.Label})
+	if access != nil {
+		b.Access = access
+	}
+	n.set(k, BlockStatus{Pool: k.pool, State: to, Mover: w, Since: now, Parked: parked, Label: b.Label, Access: b.Access})
 	here := func(p kv.PoolID, b BlockStatus) bool { return p == k.pool && b.State == kv.Pooled }
 	if n.cfg.Capacity > 0 && n.count(here) > n.cfg.Capacity {
 		k := n.first(here)
@@ -254,6 +306,7 @@ func (n *naive) tick(now kv.Mono) {
 
 func (n *naive) drop(p kv.PoolID) {
 	delete(n.access, p)
+	delete(n.attached, p)
 	for k := range n.blocks {
 		if k.pool == p {
 			delete(n.blocks, k)
@@ -265,21 +318,27 @@ func (n *naive) drop(p kv.PoolID) {
 type index struct {
 	n      *naive
 	known  map[kv.SeqHash]bool
-	placed map[blockInPool]kv.MoELabel
-	access map[kv.PoolID][]kv.Worker
+	placed map[blockInShare]kv.MoELabel
+	access map[kv.PoolShare][]kv.Worker
 }
 
-func (x *index) AddToPool(p kv.PoolID, seqs []kv.SeqHash, labels []kv.MoELabel) (placed int) {
+// blockInShare is a block in a share of a pool.
+type blockInShare struct {
+	share kv.PoolShare
+	seq   kv.SeqHash
+}
+
+func (x *index) AddToPool(p kv.PoolShare, seqs []kv.SeqHash, labels []kv.MoELabel) (placed int) {
 	for i, s := range seqs {
-		k := blockInPool{p, s}
-		if x.known[s] {
-			x.placed[k] = kv.MoELabel{}
+		if in := (blockInShare{p, s}); x.known[s] {
+			x.placed[in] = kv.MoELabel{}
 			if labels != nil {
-				x.placed[k] = labels[i]
+				x.placed[in] = labels[i]
 			}
 			placed++
 			continue
 		}
+		k := blockInPool{p.Pool(), s}
 		if b, ok := x.n.blocks[k]; ok && b.State == kv.Pooled && !b.Doubt {
 			b.Parked = true
 			x.n.blocks[k] = b
@@ -288,18 +347,18 @@ func (x *index) AddToPool(p kv.PoolID, seqs []kv.SeqHash, labels []kv.MoELabel) 
 	return placed
 }
 
-func (x *index) RemoveFromPool(p kv.PoolID, seqs []kv.SeqHash) {
+func (x *index) RemoveFromPool(p kv.PoolShare, seqs []kv.SeqHash) {
 	for _, s := range seqs {
-		delete(x.placed, blockInPool{p, s})
+		delete(x.placed, blockInShare{p, s})
 	}
 }
 
-func (x *index) SetAccess(p kv.PoolID, workers []kv.Worker) { x.access[p] = workers }
+func (x *index) SetAccess(p kv.PoolShare, workers []kv.Worker) { x.access[p] = workers }
 
-func (x *index) DropPool(p kv.PoolID) {
+func (x *index) DropPool(p kv.PoolShare) {
 	delete(x.access, p)
 	for k := range x.placed {
-		if k.pool == p {
+		if k.share == p {
 			delete(x.placed, k)
 		}
 	}
@@ -321,7 +380,7 @@ func TestAgainstNaive(t *testing.T) {
 			t.Fatal(err)
 		}
 		n := newNaive(cfg)
-		x := &index{n, map[kv.SeqHash]bool{chain[0]: true, chain[4]: true}, map[blockInPool]kv.MoELabel{}, map[kv.PoolID][]kv.Worker{}}
+		x := &index{n, map[kv.SeqHash]bool{chain[0]: true, chain[4]: true}, map[blockInShare]kv.MoELabel{}, map[kv.PoolShare][]kv.Worker{}}
 		now := kv.Mono(0)
 		workers := rapid.Map(rapid.IntRange(1, 3), func(i int) kv.Worker { return kv.Worker{ID: kv.WorkerID(i), Rank: uint32(i % 2)} })
 		pools := rapid.Map(rapid.IntRange(0, 2), func(i int) kv.PoolID { return kv.PoolID(i) })
@@ -358,6 +417,10 @@ func TestAgainstNaive(t *testing.T) {
 				w := workers.Draw(t, "lost")
 				n.lost(w)
 				table.ForgetLost(w)
+			case 6:
+				w := workers.Draw(t, "detached")
+				n.detach(w)
+				table.ApplyEffects(x, table.DetachWorker(w, nil))
 			case 5:
 				table = again(t, cfg, table, now)
 			default:
@@ -368,6 +431,7 @@ func TestAgainstNaive(t *testing.T) {
 				if rapid.IntRange(0, 4).Draw(t, "has access") == 0 {
 					ev.Move.Access = append([]kv.Worker{}, rapid.SliceOfN(workers, 0, 3).Draw(t, "access")...)
 				}
+				ev.Move.OfBlocks = rapid.Bool().Draw(t, "of blocks")
 				ev.Seqs = rapid.SliceOfN(rapid.SampledFrom(chain), 0, 3).Draw(t, "blocks")
 				if rapid.Bool().Draw(t, "labelled") {
 					ev.Labels = rapid.SliceOfN(rapid.SampledFrom([]kv.MoELabel{{}, {Has: kv.HasExpert, Layer: 2, Expert: 7}, {Has: kv.HasExpert, Layer: 2, Expert: 8}}), len(ev.Seqs), len(ev.Seqs)).Draw(t, "labels")
@@ -390,16 +454,35 @@ func agrees(t *rapid.T, table *Table, n *naive, x *index, chain []kv.SeqHash) {
 			t.Fatalf("block %s: -naive +table\n%s", name(s), diff)
 		}
 	}
-	want := map[blockInPool]kv.MoELabel{}
+	type placed struct {
+		Label  kv.MoELabel
+		Access []kv.Worker
+	}
+	want, got := map[blockInPool]placed{}, map[blockInPool]placed{}
 	for k, b := range n.blocks {
 		if b.State == kv.Pooled && !b.Doubt && !b.Parked {
-			want[k] = b.Label
+			want[k] = placed{b.Label, n.reaches(k.pool, b.Access)}
 		}
 	}
-	if !maps.Equal(want, x.placed) {
-		t.Fatalf("the index has %v, should have %v", x.placed, want)
+	for k, label := range x.placed {
+		got[blockInPool{k.share.Pool(), k.seq}] = placed{label, x.access[k.share]}
 	}
-	if diff := gocmp.Diff(n.access, x.access); diff != "" {
+	if diff := gocmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" || len(got) != len(x.placed) {
+		t.Fatalf("%d blocks are placed: -naive +index\n%s", len(x.placed), diff)
+	}
+	whole, reach := map[kv.PoolID][]kv.Worker{}, map[kv.PoolID][]kv.Worker{}
+	for p, workers := range x.access {
+		if !p.IsPart() {
+			whole[p.Pool()] = workers
+		}
+	}
+	for _, p := range slices.AppendSeq(slices.Collect(maps.Keys(n.access)), maps.Keys(n.attached)) {
+		reach[p] = n.reaches(p, nil)
+	}
+	empty := func(_ kv.PoolID, workers []kv.Worker) bool { return len(workers) == 0 }
+	maps.DeleteFunc(reach, empty)
+	maps.DeleteFunc(whole, empty)
+	if diff := gocmp.Diff(reach, whole, cmpopts.EquateEmpty()); diff != "" {
 		t.Fatalf("access: -naive +index\n%s", diff)
 	}
 	if got, want := table.Stats().Pools, n.pools(); got != want {
@@ -410,19 +493,19 @@ func agrees(t *rapid.T, table *Table, n *naive, x *index, chain []kv.SeqHash) {
 // relabelled checks the effects of loaded labels: each labelled block which the index has is placed once, with its
 // label.
 func relabelled(t *rapid.T, table *Table, effects []Effect) {
-	got := map[blockInPool]kv.MoELabel{}
+	got := map[blockInShare]kv.MoELabel{}
 	for _, e := range effects {
 		if e.Kind != Place || len(e.Labels) != len(e.Seqs) {
 			t.Fatalf("effect %+v", e)
 		}
 		for i, seq := range e.Seqs {
-			got[blockInPool{e.Pool, seq}] = e.Labels[i]
+			got[blockInShare{e.Pool, seq}] = e.Labels[i]
 		}
 	}
-	want := map[blockInPool]kv.MoELabel{}
+	want := map[blockInShare]kv.MoELabel{}
 	for i := range table.entries {
 		if e := &table.entries[i]; e.state == kv.Pooled && !e.suspect && !e.parked && e.label.Has != 0 {
-			want[blockInPool{table.pools[e.pool].id, e.seq}] = e.label
+			want[blockInShare{table.shareOf(e), e.seq}] = e.label
 		}
 	}
 	if !maps.Equal(got, want) {
@@ -432,13 +515,22 @@ func relabelled(t *rapid.T, table *Table, effects []Effect) {
 
 // again returns a table loaded from a snapshot of t, with a clock which is moved back to test the ages.
 func again(t *rapid.T, cfg Config, table *Table, now kv.Mono) *Table {
-	data, labels := table.AppendSnapshot(nil, now), table.AppendLabels(nil)
+	data, labels, lists := table.AppendSnapshot(nil, now), table.AppendLabels(nil), table.AppendLists(nil)
 	other, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := other.LoadSnapshot(data, now); err != nil {
 		t.Fatal(err)
+	}
+	if err := other.LoadLists(lists); err != nil {
+		t.Fatal(err)
+	}
+	if got := other.AppendLists(nil); !bytes.Equal(got, lists) {
+		t.Fatalf("the access lists of a snapshot are\n%x, not\n%x", got, lists)
+	}
+	if !table.HasLists() && len(lists) > 1+4+4 {
+		t.Fatalf("there are no access lists, but\n%x", lists)
 	}
 	effects, err := other.LoadLabels(labels, nil)
 	if err != nil {
@@ -456,6 +548,9 @@ func again(t *rapid.T, cfg Config, table *Table, now kv.Mono) *Table {
 		t.Fatal(err)
 	}
 	if err := later.LoadSnapshot(data, now+1000); err != nil {
+		t.Fatal(err)
+	}
+	if err := later.LoadLists(lists); err != nil {
 		t.Fatal(err)
 	}
 	if got := later.AppendSnapshot(nil, now+1000); !bytes.Equal(got, data) {

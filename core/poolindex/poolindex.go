@@ -17,6 +17,12 @@
 // block which is in the state already. An event without labels leaves it, and so does eviction; it ends when the
 // block is forgotten.
 //
+// A block may have an access list in a pool too ([kv.PoolMove].OfBlocks): of the workers which can attach the pool
+// only the workers on the list can attach the block. Events to in_transit and cxl_pooled may set it; an event
+// without a list leaves it; it ends when the block is evicted or forgotten. The prefix index keeps the blocks of each
+// list in a share of the pool. If no worker has listed who can attach a pool, every worker can which moved blocks
+// into it with such events, until it ends or restarts ([Table.DetachWorker]), and a list counts as it is.
+//
 // Time changes three things. A block which is in transit for Config.TransitTimeout counts as evicted: the
 // copying worker is gone or stuck. Evicted blocks are remembered for Config.EvictedRetention. And when
 // events of a worker may have been lost ([Table.SuspectWorker]), the pooled blocks which it moved last are
@@ -36,7 +42,7 @@ import (
 )
 
 // MaxAccess is the largest number of workers kept of an access list.
-const MaxAccess = 1024
+const MaxAccess = kv.MaxAccess
 
 // Config bounds a Table.
 type Config struct {
@@ -98,7 +104,7 @@ const (
 // Effect is a change of the prefix index. The caller applies effects in order, and owns their slices.
 type Effect struct {
 	Kind   EffectKind
-	Pool   kv.PoolID
+	Pool   kv.PoolShare
 	Seqs   []kv.SeqHash
 	Labels []kv.MoELabel // of a Place: one for each of Seqs, or nil if none has a label
 	Access []kv.Worker
@@ -120,6 +126,7 @@ type poolEntry struct {
 	stateLink, moverLink listLink
 	other                entryID // the same block in another pool; see precedes
 	label                kv.MoELabel
+	list                 listID // who can attach it; noList: as the pool says
 	state                kv.PoolState
 	suspect              bool // pooled, and not in the prefix index
 	parked               bool // pooled, and the prefix index has no place for it yet
@@ -131,6 +138,8 @@ type poolState struct {
 	used        bool
 	accessKnown bool // access is known
 	access      []kv.Worker
+	attached    []kv.Worker // which moved blocks into it and sent no list of the pool; the last to do so is last
+	indexed     bool        // the prefix index knows it by attached
 	pooled      entryList
 	inTransit   int // blocks in transit
 	blocks      int // blocks in any state
@@ -166,6 +175,8 @@ type mover struct {
 //	suspect                 ForgetLost, Tick after SuspectTimeout  none
 //	pooled, but not placed  RetryParked with its Stored event    pooled     Place
 //	any                     DropPool                             none       DropPool
+//
+// DetachWorker changes no block.
 type Table struct {
 	cfg Config
 
@@ -179,6 +190,13 @@ type Table struct {
 	byWorker   map[kv.Worker]int32
 	freeMovers []int32 // vacant slots of movers
 	suspects   []int32 // suspect movers, in the order of since
+
+	lists       []accessList
+	byList      map[string]listID
+	freeLists   []listID // vacant slots of lists
+	unusedLists []listID // lists which may have no blocks
+	// releasedPools are not used any more, and the prefix index may know them.
+	releasedPools []kv.PoolID
 
 	transit, evicted         entryList // in the order of since
 	counts                   Counts
@@ -198,7 +216,7 @@ func New(cfg Config) (*Table, error) {
 func newTable(cfg Config) *Table {
 	return &Table{
 		cfg: cfg, bySeq: map[kv.SeqHash]entryID{}, freeEntry: noEntry,
-		byID: map[kv.PoolID]int32{}, byWorker: map[kv.Worker]int32{},
+		byID: map[kv.PoolID]int32{}, byWorker: map[kv.Worker]int32{}, byList: map[string]listID{},
 		transit: newEntryList(), evicted: newEntryList(),
 	}
 }
@@ -206,10 +224,10 @@ func newTable(cfg Config) *Table {
 // PrefixIndex is the index which effects change; *prefix.Index implements it.
 type PrefixIndex interface {
 	// AddToPool returns how many of the blocks have a place in the index. labels are as in Effect.
-	AddToPool(p kv.PoolID, seqs []kv.SeqHash, labels []kv.MoELabel) int
-	RemoveFromPool(p kv.PoolID, seqs []kv.SeqHash)
-	SetAccess(p kv.PoolID, workers []kv.Worker)
-	DropPool(p kv.PoolID)
+	AddToPool(p kv.PoolShare, seqs []kv.SeqHash, labels []kv.MoELabel) int
+	RemoveFromPool(p kv.PoolShare, seqs []kv.SeqHash)
+	SetAccess(p kv.PoolShare, workers []kv.Worker)
+	DropPool(p kv.PoolShare)
 }
 
 // ApplyEffects applies effects of t to x, and parks the blocks for which x has no place.
@@ -239,7 +257,7 @@ func (t *Table) placeBlocks(x PrefixIndex, e *Effect) {
 			labels = labels[i : i+1]
 		}
 		if x.AddToPool(e.Pool, e.Seqs[i:i+1], labels) == 0 {
-			t.parkBlock(e.Pool, e.Seqs[i])
+			t.parkBlock(e.Pool.Pool(), e.Seqs[i])
 		}
 	}
 }

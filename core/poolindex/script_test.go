@@ -15,8 +15,8 @@ import (
 // TestScripts runs the scripts in testdata. The command is always run, and a line is
 //
 //	new [bound=value…]                 a table
-//	move AT WORKER TO [pool=N] [access=W,W] BLOCK…
-//	doubt AT WORKER | trust WORKER | lost WORKER | tick AT | drop POOL
+//	move AT WORKER TO [pool=N] [access=W,W] [list=W,W] BLOCK…     list: of the blocks
+//	doubt AT WORKER | trust WORKER | lost WORKER | detach WORKER | tick AT | drop POOL
 //	park POOL BLOCK | stored BLOCK…    the chain of blocks
 //	block BLOCK | pools | stats | next
 //
@@ -116,7 +116,11 @@ func (r *rig) line(t *testing.T, out *strings.Builder, f []string) {
 			case k == "pool":
 				n, _ := strconv.Atoi(v)
 				ev.Move.Pool, ev.Move.HasPool = kv.PoolID(n), true
-			case k == "access":
+			case k == "access", k == "list":
+				ev.Move.OfBlocks = k == "list"
+				if v == "none" {
+					continue
+				}
 				ev.Move.Access = []kv.Worker{}
 				for _, w := range strings.FieldsFunc(v, func(c rune) bool { return c == ',' }) {
 					ev.Move.Access = append(ev.Move.Access, worker(t, w))
@@ -132,6 +136,8 @@ func (r *rig) line(t *testing.T, out *strings.Builder, f []string) {
 		r.table.ForgetLost(worker(t, f[1]))
 	case "tick":
 		effects = r.table.Tick(at(t, f[1]), nil)
+	case "detach":
+		effects = r.table.DetachWorker(worker(t, f[1]), nil)
 	case "drop":
 		n, _ := strconv.Atoi(f[1])
 		effects = r.table.DropPool(kv.PoolID(n), nil)
@@ -153,6 +159,9 @@ func (r *rig) line(t *testing.T, out *strings.Builder, f []string) {
 			if b.Parked {
 				fmt.Fprint(out, ", parked")
 			}
+			if b.Access != nil {
+				fmt.Fprintf(out, ", for %v", b.Access)
+			}
 			fmt.Fprintln(out)
 		}
 		if len(r.table.AppendBlock(nil, block(f[1]))) == 0 {
@@ -161,7 +170,11 @@ func (r *rig) line(t *testing.T, out *strings.Builder, f []string) {
 		return
 	case "pools":
 		for _, p := range r.table.AppendPools(nil) {
-			fmt.Fprintf(out, "pool %d: %d pooled, access %s\n", p.ID, p.Pooled, access(p.AccessKnown, p.Access))
+			fmt.Fprintf(out, "pool %d: %d pooled, access %s", p.ID, p.Pooled, access(p.AccessKnown, p.Access))
+			if len(p.Attached) > 0 {
+				fmt.Fprintf(out, ", attached %v", p.Attached)
+			}
+			fmt.Fprintln(out)
 		}
 		return
 	case "stats":
@@ -194,13 +207,13 @@ func effectsOf(effects []Effect) string {
 	for _, e := range effects {
 		switch e.Kind {
 		case Place:
-			fmt.Fprintf(&b, " place in %d:", e.Pool)
+			fmt.Fprintf(&b, " place in %s:", shareName(e.Pool))
 		case Displace:
-			fmt.Fprintf(&b, " displace from %d:", e.Pool)
+			fmt.Fprintf(&b, " displace from %s:", shareName(e.Pool))
 		case SetAccess:
-			fmt.Fprintf(&b, " access of %d: %v", e.Pool, e.Access)
+			fmt.Fprintf(&b, " access of %s: %v", shareName(e.Pool), e.Access)
 		case DropPool:
-			fmt.Fprintf(&b, " drop %d", e.Pool)
+			fmt.Fprintf(&b, " drop %s", shareName(e.Pool))
 		}
 		for _, s := range e.Seqs {
 			b.WriteString(" " + name(s))
@@ -208,4 +221,12 @@ func effectsOf(effects []Effect) string {
 		b.WriteString(";")
 	}
 	return strings.TrimSuffix(b.String(), ";")
+}
+
+// shareName returns POOL, or POOL/NUMBER for the blocks with an access list.
+func shareName(s kv.PoolShare) string {
+	if !s.IsPart() {
+		return fmt.Sprint(s.Pool())
+	}
+	return fmt.Sprintf("%d/%d", s.Pool(), s>>32)
 }

@@ -33,7 +33,7 @@ type Stats struct {
 
 // bytesPerEntry is the memory of an entry: its fields, and its share of a map which is on average two
 // thirds full.
-const bytesPerEntry = 64 + (8+4)*3/2
+const bytesPerEntry = 72 + (8+4)*3/2
 
 // Stats returns the sizes and totals of the table.
 func (t *Table) Stats() Stats {
@@ -48,6 +48,7 @@ type PoolStatus struct {
 	ID          kv.PoolID
 	AccessKnown bool        // Access is known
 	Access      []kv.Worker // ascending; owned by the table, read-only, valid until the next call
+	Attached    []kv.Worker // ascending:  the workers which moved blocks into it; they count if AccessKnown is false
 	Pooled      int         // blocks
 }
 
@@ -56,7 +57,7 @@ func (t *Table) AppendPools(dst []PoolStatus) []PoolStatus {
 	base := len(dst)
 	for i := range t.pools {
 		if p := &t.pools[i]; p.used {
-			dst = append(dst, PoolStatus{ID: p.id, AccessKnown: p.accessKnown, Access: p.access, Pooled: p.pooled.len})
+			dst = append(dst, PoolStatus{ID: p.id, AccessKnown: p.accessKnown, Access: p.access, Attached: p.attachedWorkers(), Pooled: p.pooled.len})
 		}
 	}
 	slices.SortFunc(dst[base:], func(a, b PoolStatus) int { return cmp.Compare(a.ID, b.ID) })
@@ -71,6 +72,8 @@ type BlockStatus struct {
 	// Since is the start of its state; for a pooled block, the last report.
 	Since kv.Mono
 	Label kv.MoELabel // the zero label if it has none
+	// Access lists the workers which can attach the block, ascending; nil if all can which attached the pool.
+	Access []kv.Worker
 	// Doubt says that the block's mover may have lost events, Parked that the prefix index has no place for
 	// it. Both apply to pooled blocks, and keep them out of the index.
 	Doubt, Parked bool
@@ -85,10 +88,14 @@ func (t *Table) AppendBlock(dst []BlockStatus, seq kv.SeqHash) []BlockStatus {
 	}
 	for ; at != noEntry; at = t.entries[at].other {
 		e := &t.entries[at]
-		dst = append(dst, BlockStatus{
+		status := BlockStatus{
 			Pool: t.pools[e.pool].id, State: e.state, Mover: t.movers[e.mover].worker,
 			Since: e.since, Label: e.label, Doubt: e.suspect, Parked: e.parked,
-		})
+		}
+		if e.list != noList {
+			status.Access = append([]kv.Worker{}, t.lists[e.list].workers...)
+		}
+		dst = append(dst, status)
 	}
 	return dst
 }

@@ -91,8 +91,8 @@ type Index struct {
 	workers     []workerState
 	freeNumbers []uint32 // indexes in workers which are free
 	pools       []blockPool
-	poolNumbers map[kv.PoolID]uint32 // index in pools
-	freePools   []uint32             // indexes in pools which are free
+	poolNumbers map[kv.PoolShare]uint32 // index in pools
+	freePools   []uint32                // indexes in pools which are free
 	sizes       sizeCounts
 	counts      Counts
 	staleSpans  []*pageSpan  // spans to check at the end of the change
@@ -106,7 +106,7 @@ func New(cfg Config) (*Index, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	x := &Index{cfg: cfg, numbers: map[kv.Worker]uint32{}, poolNumbers: map[kv.PoolID]uint32{}}
+	x := &Index{cfg: cfg, numbers: map[kv.Worker]uint32{}, poolNumbers: map[kv.PoolShare]uint32{}}
 	x.heads.factor, x.blocks.factor = factorOf(cfg.Seed), factorOf(cfg.Seed)
 	x.view.Store(&lookupView{levels: 1})
 	return x, nil

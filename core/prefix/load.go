@@ -36,7 +36,7 @@ func (x *Index) discardAll() {
 	x.heads.live, x.heads.bytes = 0, 0
 	x.pages, x.blocks, x.sizes, x.edit = pageTable{}, blockTable{factor: x.blocks.factor}, sizeCounts{}, pageEdit{}
 	x.numbers, x.workers, x.freeNumbers = map[kv.Worker]uint32{}, nil, nil
-	x.poolNumbers, x.pools, x.freePools = map[kv.PoolID]uint32{}, nil, nil
+	x.poolNumbers, x.pools, x.freePools = map[kv.PoolShare]uint32{}, nil, nil
 	x.view.Store(&lookupView{levels: 1, reused: x.view.Load().reused + 1})
 }
 
@@ -116,11 +116,12 @@ func (l *snapshotLoader) readWorker() kv.Worker {
 }
 
 func (l *snapshotLoader) readSnapshot() error {
-	if v := l.readByte(); l.err == nil && v != snapshotVersion {
-		return fmt.Errorf("version %d, not %d", v, snapshotVersion)
+	version := l.readByte()
+	if l.err == nil && (version < snapshotVersion || version > shareVersion) {
+		return fmt.Errorf("version %d, not %d or %d", version, snapshotVersion, shareVersion)
 	}
 	l.readWorkers()
-	l.readPools()
+	l.readPools(version)
 	var before kv.SeqHash
 	for n := l.readCount(12); n > 0 && l.err == nil; n-- {
 		l.page++
@@ -167,11 +168,15 @@ func (l *snapshotLoader) readWorkers() {
 	l.index.view.Store(&v)
 }
 
-func (l *snapshotLoader) readPools() {
-	var before kv.PoolID
+func (l *snapshotLoader) readPools(version byte) {
+	var before kv.PoolShare
+	limit := uint64(math.MaxUint32)
+	if version == shareVersion {
+		limit = math.MaxUint64
+	}
 	v, spent := *l.index.view.Load(), 0
 	for i, n := 0, l.readCount(2); i < n && l.err == nil; i++ {
-		id := kv.PoolID(l.readNumber(math.MaxUint32))
+		id := kv.PoolShare(l.readNumber(limit))
 		if i > 0 && id <= before {
 			l.setError(errOrder)
 		}
@@ -186,6 +191,9 @@ func (l *snapshotLoader) readPools() {
 		}
 		l.index.poolNumbers[id] = uint32(len(l.index.pools))
 		l.index.pools, v.access = append(l.index.pools, p), append(v.access, workers)
+	}
+	if version == shareVersion && !before.IsPart() {
+		l.setError(errRange) // version 1 would do
 	}
 	l.index.view.Store(&v)
 }

@@ -41,7 +41,7 @@ func TestBytesAreTheHeap(t *testing.T) {
 					x.ApplyEvent(kv.Worker{ID: kv.WorkerID(w)}, ev)
 					ev.Blocks, ev.Labels = ev.Blocks[:10], ev.Labels[:10]
 				}
-				x.AddToPool(kv.PoolID(i%3), chainOf(ev.Blocks), ev.Labels)
+				x.AddToPool(kv.PoolShare(i%3), chainOf(ev.Blocks), ev.Labels)
 			}
 			return x
 		}},

@@ -10,7 +10,7 @@ import (
 // naive is the simplest possible index: for each worker and tier the set of prefixes, and the same for pools.
 type naive struct {
 	workers map[kv.Worker]*naiveWorker
-	pools   map[kv.PoolID]*naivePool
+	pools   map[kv.PoolShare]*naivePool
 }
 
 type naiveWorker struct {
@@ -25,7 +25,7 @@ type naivePool struct {
 }
 
 func newNaive() *naive {
-	return &naive{workers: map[kv.Worker]*naiveWorker{}, pools: map[kv.PoolID]*naivePool{}}
+	return &naive{workers: map[kv.Worker]*naiveWorker{}, pools: map[kv.PoolShare]*naivePool{}}
 }
 
 func (n *naive) worker(w kv.Worker) *naiveWorker {
@@ -35,7 +35,7 @@ func (n *naive) worker(w kv.Worker) *naiveWorker {
 	return n.workers[w]
 }
 
-func (n *naive) pool(p kv.PoolID) *naivePool {
+func (n *naive) pool(p kv.PoolShare) *naivePool {
 	if n.pools[p] == nil {
 		n.pools[p] = &naivePool{blocks: map[kv.SeqHash]kv.MoELabel{}, access: map[kv.Worker]bool{}}
 	}
@@ -98,7 +98,7 @@ func (n *naive) held(seq kv.SeqHash) bool {
 	return false
 }
 
-func (n *naive) place(p kv.PoolID, seqs []kv.SeqHash, labels []kv.MoELabel) int {
+func (n *naive) place(p kv.PoolShare, seqs []kv.SeqHash, labels []kv.MoELabel) int {
 	x, placed := n.pool(p), 0
 	for i, seq := range seqs {
 		if n.held(seq) {

@@ -56,7 +56,7 @@ type twins struct {
 
 	workers *rapid.Generator[kv.Worker]
 	tiers   *rapid.Generator[kv.Tier]
-	pools   *rapid.Generator[kv.PoolID]
+	pools   *rapid.Generator[kv.PoolShare]
 	edges   *rapid.Generator[int]
 }
 
@@ -69,7 +69,7 @@ func newTwins(t fataler, wide int) *twins {
 		x: mustNew(t, Config{}), n: newNaive(), grove: grove(),
 		workers: rapid.SampledFrom(workers),
 		tiers:   rapid.SampledFrom([]kv.Tier{kv.TierDevice, kv.TierDevice, kv.TierDevice, kv.TierHost, kv.TierDisk, kv.TierPool}),
-		pools:   rapid.SampledFrom([]kv.PoolID{3, 1, 7}),
+		pools:   rapid.SampledFrom([]kv.PoolShare{3, 1, 7}),
 		edges:   rapid.OneOf(rapid.SampledFrom([]int{0, 1, 30, 31, 32, 33, 62, 63, 64, 65, 126, 127, 128, 129, 150}), rapid.IntRange(0, 150)),
 	}
 	if wide > 64 { // all have numbers from the start, so that sets have gaps

@@ -8,9 +8,9 @@ import (
 )
 
 // blockPool is a holder of blocks which is not a worker: every worker with access can attach its blocks,
-// which outlive the workers.
+// which outlive the workers. It is the share of a pool whose blocks have one access list.
 type blockPool struct {
-	id     kv.PoolID
+	id     kv.PoolShare
 	known  bool
 	access []kv.Worker // as set by SetAccess, also unknown ones; ascending
 	held   int
@@ -18,7 +18,7 @@ type blockPool struct {
 }
 
 // poolNumber returns p's index, and assigns one if it has none.
-func (x *Index) poolNumber(p kv.PoolID) uint32 {
+func (x *Index) poolNumber(p kv.PoolShare) uint32 {
 	if i, ok := x.poolNumbers[p]; ok {
 		return i
 	}
@@ -51,7 +51,7 @@ func (x *Index) publishAccess(v *lookupView, i uint32, workers numberSet) {
 // AddToPool records that the blocks which end in seqs are in a pool. A block which no worker holds and which
 // is in no pool has no known position and is skipped; AddToPool returns how many were not skipped. labels has one
 // label for each block, or is nil: each replaces the label which the block has in the pool.
-func (x *Index) AddToPool(p kv.PoolID, seqs []kv.SeqHash, labels []kv.MoELabel) int {
+func (x *Index) AddToPool(p kv.PoolShare, seqs []kv.SeqHash, labels []kv.MoELabel) int {
 	i, placed := x.poolNumber(p), 0
 	for j, seq := range seqs {
 		at, known := x.locateBlock(seq)
@@ -74,7 +74,7 @@ func (x *Index) AddToPool(p kv.PoolID, seqs []kv.SeqHash, labels []kv.MoELabel) 
 }
 
 // RemoveFromPool records that the blocks which end in seqs are no longer in a pool.
-func (x *Index) RemoveFromPool(p kv.PoolID, seqs []kv.SeqHash) {
+func (x *Index) RemoveFromPool(p kv.PoolShare, seqs []kv.SeqHash) {
 	i, ok := x.poolNumbers[p]
 	if !ok {
 		return
@@ -99,7 +99,7 @@ const maxIdle = 1 << 14
 // SetAccess sets which workers can attach a pool. A listed worker which is dropped loses access until it is
 // added again. A worker which holds nothing and is not hidden is removed when no list names it any more:
 // lists may be long, and change often.
-func (x *Index) SetAccess(p kv.PoolID, workers []kv.Worker) {
+func (x *Index) SetAccess(p kv.PoolShare, workers []kv.Worker) {
 	i := x.poolNumber(p)
 	access := slices.Compact(slices.SortedFunc(slices.Values(workers), kv.Worker.Compare))
 	before := x.pools[i].access
@@ -179,7 +179,7 @@ func (x *Index) accessSet(p *blockPool) numberSet {
 }
 
 // DropPool removes a pool and its blocks.
-func (x *Index) DropPool(p kv.PoolID) {
+func (x *Index) DropPool(p kv.PoolShare) {
 	i, ok := x.poolNumbers[p]
 	if !ok {
 		return

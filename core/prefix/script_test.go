@@ -170,7 +170,7 @@ func (s *script) line(t *testing.T, line, cmd string, f []string, tier kv.Tier) 
 		for _, w := range f[1:] {
 			workers = append(workers, parseWorker(t, w))
 		}
-		s.x.SetAccess(kv.PoolID(parseInt(t, f[0])), workers)
+		s.x.SetAccess(kv.PoolShare(parseInt(t, f[0])), workers)
 	case "place":
 		var labels []kv.MoELabel
 		for i := 1; i < len(f); i++ {
@@ -180,11 +180,11 @@ func (s *script) line(t *testing.T, line, cmd string, f []string, tier kv.Tier) 
 			}
 			labels = append(labels, l)
 		}
-		fmt.Fprintf(&s.out, "%s: %d\n", line, s.x.AddToPool(kv.PoolID(parseInt(t, f[0])), seqsOf(f[1:]), labels))
+		fmt.Fprintf(&s.out, "%s: %d\n", line, s.x.AddToPool(kv.PoolShare(parseInt(t, f[0])), seqsOf(f[1:]), labels))
 	case "displace":
-		s.x.RemoveFromPool(kv.PoolID(parseInt(t, f[0])), seqsOf(f[1:]))
+		s.x.RemoveFromPool(kv.PoolShare(parseInt(t, f[0])), seqsOf(f[1:]))
 	case "droppool":
-		s.x.DropPool(kv.PoolID(parseInt(t, f[0])))
+		s.x.DropPool(kv.PoolShare(parseInt(t, f[0])))
 	case "reload":
 		data := s.x.AppendSnapshot(nil)
 		s.x = mustNew(t, Config{})

@@ -12,6 +12,9 @@ import (
 // The format of a snapshot: docs/format/snapshot.md, "Index section".
 const (
 	snapshotVersion = 1
+	// shareVersion is the version of a snapshot which has pool shares with access lists of their own: older
+	// readers would refuse their ids.
+	shareVersion = 2
 
 	workerHidden = 1 << 0
 
@@ -31,7 +34,12 @@ const (
 // It takes about as long as copying the hashes.
 func (x *Index) AppendSnapshot(dst []byte) []byte {
 	v := x.view.Load()
-	dst = append(dst, snapshotVersion)
+	pools, index := x.sortedPools()
+	version := byte(snapshotVersion)
+	if n := len(pools); n > 0 && pools[n-1].id.IsPart() {
+		version = shareVersion
+	}
+	dst = append(dst, version)
 	dst = binary.AppendUvarint(dst, uint64(len(v.order)))
 	for _, n := range v.order {
 		w := &x.workers[n]
@@ -42,7 +50,6 @@ func (x *Index) AppendSnapshot(dst []byte) []byte {
 			dst = append(dst, 0)
 		}
 	}
-	pools, index := x.sortedPools()
 	dst = binary.AppendUvarint(dst, uint64(len(pools)))
 	for _, p := range pools {
 		dst = binary.AppendUvarint(dst, uint64(p.id))

@@ -25,7 +25,7 @@ type Stats struct {
 	Hidden  int // number of them which are hidden
 	Blocks  int // distinct prefixes held by any worker or in any pool
 	Entries int // pairs of worker and prefix
-	Pools   int // including empty ones
+	Pools   int // shares of pools, including empty ones
 	Pooled  int // pairs of pool and prefix
 	Pages   int // runs of up to 64 blocks of one chain
 	Ghosts  int // prefixes without holders, kept within pages

@@ -24,6 +24,7 @@ const (
 	Residency  SectionKind = 3 // core/poolindex: which blocks are in which pool
 	Workers    SectionKind = 4 // the router: the epochs of the workers
 	PoolLabels SectionKind = 5 // core/poolindex: the labels of the blocks in pools
+	PoolAccess SectionKind = 6 // core/poolindex: the access lists of the blocks in pools
 )
 
 // String returns the kind's name as logs print it.
@@ -39,6 +40,8 @@ func (k SectionKind) String() string {
 		return "workers"
 	case PoolLabels:
 		return "pool labels"
+	case PoolAccess:
+		return "pool access"
 	}
 	return fmt.Sprintf("kind %d", uint16(k))
 }

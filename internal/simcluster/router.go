@@ -175,6 +175,7 @@ func (r *simRouter) matchPrompt(c *cluster, q *route.Query) {
 func (r *simRouter) dropCached(w kv.Worker) {
 	r.index.DropWorker(w)
 	r.pools.ForgetLost(w)
+	r.pools.ApplyEffects(r.index, r.pools.DetachWorker(w, nil))
 	if r.predictions != nil {
 		r.predictions.DropWorker(w)
 	}

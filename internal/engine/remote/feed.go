@@ -211,6 +211,9 @@ func (f *eventFeed) performLocked(i int, out []kv.Event) []kv.Event {
 		if c := f.confirming; c != nil {
 			out = f.abandonLocked(c, out)
 		}
+		if e.Reason == engineevents.Restarted {
+			return f.table.ClearRestarted(out)
+		}
 		return f.table.Clear(out)
 	case engineevents.Barrier:
 		return f.noteBarrier(e.ID, out)

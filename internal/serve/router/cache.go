@@ -105,6 +105,7 @@ func (c *cacheIndex) acceptRecord(at streamPosition, rec *kvfeed.Record) (v kvfe
 	}
 	if rec.Epoch > s.epoch {
 		s.epoch, s.since = rec.Epoch, now
+		c.detachPoolsLocked(w)
 	}
 	s.blockSize = int(rec.BlockSize)
 	if known && c.mismatchedSizeLocked(w) != 0 {
@@ -187,6 +188,7 @@ func (c *cacheIndex) dropWorkerLocked(w kv.Worker) {
 // forgetWorkerLocked drops all state of w.
 func (c *cacheIndex) forgetWorkerLocked(w kv.Worker) {
 	c.dropWorkerLocked(w)
+	c.detachPoolsLocked(w)
 	delete(c.mu.sources, w)
 }
 

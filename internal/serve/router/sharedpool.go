@@ -49,6 +49,12 @@ func (c *cacheIndex) showPooledLocked(w kv.Worker) {
 	c.applyEffectsLocked()
 }
 
+// detachPoolsLocked records that w, which ended or restarted, has attached no pools.
+func (c *cacheIndex) detachPoolsLocked(w kv.Worker) {
+	c.mu.effects = c.mu.pools.DetachWorker(w, c.mu.effects[:0])
+	c.applyEffectsLocked()
+}
+
 // applyEffectsLocked applies the effects of the pools to the index.
 func (c *cacheIndex) applyEffectsLocked() {
 	c.mu.pools.ApplyEffects(c.mu.index, c.mu.effects)
@@ -74,7 +80,7 @@ func (c *cacheIndex) poolStats() poolindex.Stats {
 type poolRow struct {
 	Pool   uint32 `json:"pool_id"`
 	Pooled int    `json:"pooled_blocks"`
-	// Access is null if it was never reported which workers can attach the pool.
+	// Access is null if it is not known which workers can attach the pool.
 	Access []workerName `json:"accessible_workers"`
 }
 
@@ -84,10 +90,11 @@ func (c *cacheIndex) poolRows() (rows []poolRow) {
 	defer c.mu.Unlock()
 	for _, p := range c.mu.pools.AppendPools(nil) {
 		row := poolRow{Pool: uint32(p.ID), Pooled: p.Pooled}
+		access := p.Attached
 		if p.AccessKnown {
-			row.Access = []workerName{}
+			row.Access, access = []workerName{}, p.Access
 		}
-		for _, w := range p.Access {
+		for _, w := range access {
 			row.Access = append(row.Access, workerName{uint64(w.ID), w.Rank})
 		}
 		rows = append(rows, row)

@@ -107,8 +107,12 @@ func moved(name string, to kv.PoolState, access ...kv.Worker) kv.Event {
 
 // finds looks a prompt up: by worker, the depth, and the attachable and labelled parts of it.
 func (s *shelf) finds(name string, moe *kv.MoEQuery) string {
+	return s.findsChain(chainOf(name), moe)
+}
+
+func (s *shelf) findsChain(chain []kv.SeqHash, moe *kv.MoEQuery) string {
 	var m prefix.Match
-	s.c.matchPrefix(&m, chainOf(name), moe)
+	s.c.matchPrefix(&m, chain, moe)
 	var all []string
 	for _, o := range m.AppendOverlaps(nil) {
 		row := fmt.Sprintf("%d.%d:%d", o.Worker.ID, o.Worker.Rank, o.Depth())

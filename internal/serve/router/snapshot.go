@@ -53,6 +53,9 @@ type snapshotPart struct {
 	need     snapshot.SectionNeed
 	appendTo func(dst []byte) []byte
 	loadFrom func(data []byte) error
+	// isPresent reports whether the section is to be written; nil means always. A section which need not be
+	// there may be missing.
+	isPresent func() bool
 }
 
 const snapshotPartVersion = 1
@@ -61,16 +64,17 @@ const snapshotPartVersion = 1
 // state gets a line here.
 func (k *cacheContent) snapshotParts(now kv.Mono) []snapshotPart {
 	return []snapshotPart{
-		{snapshot.Index, snapshot.Required, k.index.AppendSnapshot, k.index.LoadSnapshot},
-		{snapshot.Feeds, snapshot.Required, k.tracker.AppendSnapshot, func(data []byte) error { return k.tracker.LoadSnapshot(now, data) }},
+		{snapshot.Index, snapshot.Required, k.index.AppendSnapshot, k.index.LoadSnapshot, nil},
+		{snapshot.Feeds, snapshot.Required, k.tracker.AppendSnapshot, func(data []byte) error { return k.tracker.LoadSnapshot(now, data) }, nil},
 		// The index holds the blocks in pools; this section holds when they expire.
 		{
 			snapshot.Residency, snapshot.Required,
 			func(dst []byte) []byte { return k.pools.AppendSnapshot(dst, now) },
-			func(data []byte) error { return k.pools.LoadSnapshot(data, now) },
+			func(data []byte) error { return k.pools.LoadSnapshot(data, now) }, nil,
 		},
-		{snapshot.PoolLabels, snapshot.Optional, k.pools.AppendLabels, k.loadPoolLabels},
-		{snapshot.Workers, snapshot.Required, k.appendSources, func(data []byte) error { return k.loadSources(now, data) }},
+		{snapshot.PoolAccess, snapshot.Required, k.pools.AppendLists, k.pools.LoadLists, k.pools.HasLists},
+		{snapshot.PoolLabels, snapshot.Optional, k.pools.AppendLabels, k.loadPoolLabels, nil},
+		{snapshot.Workers, snapshot.Required, k.appendSources, func(data []byte) error { return k.loadSources(now, data) }, nil},
 	}
 }
 
@@ -104,6 +108,9 @@ func (c *cacheIndex) encodeContent(taken int64, size int) (streamPosition, *snap
 	}
 	w := snapshot.NewWriter(buf, snapshot.Header{StreamID: at.life, Seq: at.seq, Taken: taken})
 	for _, p := range c.mu.cacheContent.snapshotParts(c.now()) {
+		if p.isPresent != nil && !p.isPresent() {
+			continue
+		}
 		w.AddSection(p.kind, snapshotPartVersion, p.need, p.appendTo)
 	}
 	return at, w
@@ -132,7 +139,7 @@ func (c *cacheIndex) restoreSnapshot(data []byte) (snapshot.Header, error) {
 			if err := p.loadFrom(sections[at].Data); err != nil {
 				return h, err
 			}
-		case p.need == snapshot.Required:
+		case p.need == snapshot.Required && p.isPresent == nil:
 			return h, fmt.Errorf("the snapshot has no section %v", p.kind)
 		}
 	}
