@@ -69,7 +69,8 @@ func (e *engineProcess) close() error {
 func (e *engineProcess) newProcess(cfg *config.Loaded, stderr io.Writer, isServing func() bool, log *slog.Logger) {
 	log = obs.Component(log, "engine")
 	e.process = launch.NewProcess(launch.ProcessConfig{
-		Args: e.plan.Args, Dir: e.dir, Restarts: cfg.Exec.Restarts, StopTimeout: time.Duration(cfg.Exec.StopTimeout),
+		Args: e.plan.Args, Dir: e.dir, Restarts: cfg.Exec.Restarts, Hint: e.plan.Hint,
+		ServeTimeout: time.Duration(cfg.Engine.Wait), StopTimeout: time.Duration(cfg.Exec.StopTimeout),
 		IsServing: isServing, WriteLine: e.lineWriter(cfg, stderr, log), Log: log,
 	})
 	log.Info("the worker starts an engine", "kind", e.plan.Kind, "program", filepath.Base(e.plan.Args[0]), "http", e.plan.HTTP, "added_flags", strings.Join(e.plan.Added, " "))
