@@ -65,7 +65,7 @@ mkdir -p "$tree/man/man1" "$tree/completion"
 cp LICENSE README.md CHANGELOG.md SECURITY.md "$tree"
 cp -R deploy/systemd "$tree/systemd"
 go build -trimpath -tags man -o "$work/penstock" ./cmd/penstock
-SOURCE_DATE_EPOCH="$epoch" "$work/penstock" man "$tree/man/man1"
+"$work/penstock" man --time "$epoch" "$tree/man/man1"
 for shell in bash zsh fish; do "$work/penstock" completion "$shell" >"$tree/completion/penstock.$shell"; done
 version="$("$work/penstock" version | sed -n 's/^penstock //p')"
 

@@ -26,7 +26,7 @@ type EngineExitError = launch.ExitError
 // engineProcess is the engine which a worker starts.
 type engineProcess struct {
 	plan    *launch.Plan
-	process *launch.Process
+	process *launch.EngineProcess
 	dir     string   // for sockets
 	logFile *os.File // of exec-log; nil without
 }

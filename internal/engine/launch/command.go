@@ -89,7 +89,7 @@ func PlanCommand(argv []string, o Options) (*Plan, error) {
 
 // planner makes a plan.
 type planner struct {
-	dialect *dialect
+	dialect *commandDialect
 	options Options
 	line    commandLine
 	plan    Plan

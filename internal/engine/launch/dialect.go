@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// dialect describes the command line of one kind of engine. A flag of it stands without its dashes.
-type dialect struct {
+// commandDialect describes the command line of one kind of engine. A flag of it stands without its dashes.
+type commandDialect struct {
 	// kind is the kind of the engine, as in the setting engine.
 	kind string
 	// programs are base names of programs, and modules prefixes of the modules of python -m.
@@ -58,7 +58,7 @@ const (
 
 // The flags are those of vLLM 0.16 to 0.32 (vllm serve --help), SGLang 0.5.3 to 0.5.23 (sglang.launch_server --help), llama.cpp's
 // server of build 11434 (llama-server --help) and of penstock sim.
-var dialects = []dialect{
+var dialects = []commandDialect{
 	{
 		kind: "vllm", programs: []string{"vllm"}, modules: []string{"vllm.entrypoints."},
 		host: "host", port: "port", ranks: []string{"data-parallel-size", "dp"}, blockSize: "block-size",
@@ -111,8 +111,8 @@ var dialects = []dialect{
 const noCacheRemedy = "routing by cache needs the engine's prefix cache: leave it out, or start the engine yourself and name it with --engine"
 
 // simDialect is the command line of penstock sim as an engine of a kind.
-func simDialect(kind string) *dialect {
-	d := &dialect{
+func simDialect(kind string) *commandDialect {
+	d := &commandDialect{
 		kind: kind, address: "http-addr", ranks: []string{"data-parallel-size"}, blockSize: "kv-cache-block-size",
 		refused: []refusedFlag{{"kv-dial", "the worker dials the engine's events: leave it out"}},
 	}
@@ -141,7 +141,7 @@ func DetectKind(argv []string, kind string) (string, error) {
 }
 
 // findDialect returns the dialect of a command line.
-func findDialect(argv []string, kind string) (*dialect, error) {
+func findDialect(argv []string, kind string) (*commandDialect, error) {
 	if len(argv) == 0 {
 		return nil, fmt.Errorf("the engine's command is missing: write it behind two dashes, as in --exec -- vllm serve MODEL")
 	}
@@ -159,12 +159,12 @@ func findDialect(argv []string, kind string) (*dialect, error) {
 			return nil, fmt.Errorf("%.100q is no known engine: name its kind with --dialect %s", argv[0], strings.Join(Kinds(), "|"))
 		}
 	}
-	i := slices.IndexFunc(dialects, func(d dialect) bool { return d.kind == kind })
+	i := slices.IndexFunc(dialects, func(d commandDialect) bool { return d.kind == kind })
 	return &dialects[i], nil
 }
 
 // jsonFlags lists the flags which are read and have a JSON object as their value.
-func (d *dialect) jsonFlags() []string {
+func (d *commandDialect) jsonFlags() []string {
 	var all []string
 	if d.eventsJSON != "" {
 		all = append(all, d.eventsJSON)
@@ -178,11 +178,11 @@ func (d *dialect) jsonFlags() []string {
 // kindOfCommand returns the kind of the first module of an engine, else of the first word which is the program of one; ""
 // if there is none.
 func kindOfCommand(argv []string) string {
-	for _, isEngine := range []func(d *dialect, i int) bool{
-		func(d *dialect, i int) bool {
+	for _, isEngine := range []func(d *commandDialect, i int) bool{
+		func(d *commandDialect, i int) bool {
 			return i > 0 && argv[i-1] == "-m" && slices.ContainsFunc(d.modules, func(m string) bool { return strings.HasPrefix(argv[i], m) })
 		},
-		func(d *dialect, i int) bool {
+		func(d *commandDialect, i int) bool {
 			return slices.Contains(d.programs, path.Base(argv[i])) && !isPartOfFlag(argv, i)
 		},
 	} {
@@ -210,7 +210,7 @@ func isPartOfFlag(argv []string, i int) bool {
 }
 
 // findSim returns the dialect of penstock sim; nil if the command is another one.
-func findSim(argv []string, kind string) (*dialect, error) {
+func findSim(argv []string, kind string) (*commandDialect, error) {
 	if path.Base(argv[0]) != "penstock" || len(argv) < 2 || argv[1] != "sim" {
 		return nil, nil
 	}

@@ -60,11 +60,12 @@ type ExitError struct {
 	reason string
 }
 
+// Error implements error.
 func (e *ExitError) Error() string { return e.reason }
 
-// Process runs an engine as a child process of its own process group, as lifecycle decides. Whatever is left of the
+// EngineProcess runs an engine as a child process of its own process group, as lifecycle decides. Whatever is left of the
 // process group when the process has ended is killed: it would hold ports and devices.
-type Process struct {
+type EngineProcess struct {
 	cfg ProcessConfig
 	mu  struct {
 		sync.Mutex
@@ -74,15 +75,15 @@ type Process struct {
 }
 
 // NewProcess returns the process of an engine, which Run starts.
-func NewProcess(cfg ProcessConfig) *Process {
-	p := &Process{cfg: cfg}
+func NewProcess(cfg ProcessConfig) *EngineProcess {
+	p := &EngineProcess{cfg: cfg}
 	p.mu.life = newLifecycle(&p.cfg)
 	return p
 }
 
 // LastLine returns the last line that the engine wrote, shortened; "" before the first one, and once the engine has served,
 // because later lines may quote requests.
-func (p *Process) LastLine() string {
+func (p *EngineProcess) LastLine() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mu.life.hasServed {
@@ -92,7 +93,7 @@ func (p *Process) LastLine() string {
 }
 
 // MarkServed records that the engine has served: from now on it is started again if it ends.
-func (p *Process) MarkServed() {
+func (p *EngineProcess) MarkServed() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.mu.life.hasServed = true
@@ -101,7 +102,7 @@ func (p *Process) MarkServed() {
 
 // StopError returns the [*ExitError] of the engine which Run stopped because its context ended; nil if its exit code is 0,
 // or if SIGTERM ended it, which it got.
-func (p *Process) StopError() error {
+func (p *EngineProcess) StopError() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	code := p.mu.life.stopCode
@@ -112,7 +113,7 @@ func (p *Process) StopError() error {
 }
 
 // advance applies an event to the lifecycle, and returns a copy of its new state.
-func (p *Process) advance(event func(*lifecycle)) lifecycle {
+func (p *EngineProcess) advance(event func(*lifecycle)) lifecycle {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	event(&p.mu.life)
@@ -121,7 +122,7 @@ func (p *Process) advance(event func(*lifecycle)) lifecycle {
 
 // Run runs the engine until ctx ends, and then stops it and returns nil. It returns an [*ExitError] if the engine ends by
 // itself and is not started again. It is called once.
-func (p *Process) Run(ctx context.Context) error {
+func (p *EngineProcess) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		code, err := p.runOnce(ctx)
 		if err != nil {
@@ -151,7 +152,7 @@ func (p *Process) Run(ctx context.Context) error {
 }
 
 // explainEnd returns the error of an engine which is not started again.
-func (p *Process) explainEnd(code int, life *lifecycle) error {
+func (p *EngineProcess) explainEnd(code int, life *lifecycle) error {
 	reason := fmt.Sprintf("the engine ended with code %d ", code)
 	if life.isStalled {
 		reason = fmt.Sprintf("the engine did not serve for %v (engine-wait) and was stopped ", life.serveTimeout)
@@ -178,7 +179,7 @@ func (p *Process) explainEnd(code int, life *lifecycle) error {
 
 // runOnce runs the engine once: until it ends, or until ctx ends and it has been stopped. It returns the exit code. An error
 // means that the engine could not be started.
-func (p *Process) runOnce(ctx context.Context) (code int, err error) {
+func (p *EngineProcess) runOnce(ctx context.Context) (code int, err error) {
 	if err := p.emptyDir(); err != nil {
 		return 0, err
 	}
@@ -223,7 +224,7 @@ func (p *Process) runOnce(ctx context.Context) (code int, err error) {
 }
 
 // awaitEnd waits for the end of the process, which it stops when ctx ends or when the engine does not serve.
-func (p *Process) awaitEnd(ctx context.Context, child *os.Process, ended <-chan struct{}) {
+func (p *EngineProcess) awaitEnd(ctx context.Context, child *os.Process, ended <-chan struct{}) {
 	tick := time.NewTicker(servingInterval)
 	defer tick.Stop()
 	stopTime := time.NewTimer(0)
@@ -260,7 +261,7 @@ func (p *Process) awaitEnd(ctx context.Context, child *os.Process, ended <-chan 
 }
 
 // readOutput passes the lines of the engine's output on.
-func (p *Process) readOutput(out io.Reader) {
+func (p *EngineProcess) readOutput(out io.Reader) {
 	lines := bufio.NewReaderSize(out, maxLine)
 	for {
 		line, err := lines.ReadSlice('\n')
@@ -278,7 +279,7 @@ func (p *Process) readOutput(out io.Reader) {
 }
 
 // emptyDir removes what an earlier process left in Dir.
-func (p *Process) emptyDir() error {
+func (p *EngineProcess) emptyDir() error {
 	old, err := filepath.Glob(filepath.Join(p.cfg.Dir, "*"))
 	for _, path := range old {
 		err = errors.Join(err, os.RemoveAll(path))

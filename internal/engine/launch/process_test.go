@@ -3,53 +3,56 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"os"
 	"os/signal"
-	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 )
 
-// startedShell is a shell script which runs as an engine.
-type startedShell struct {
-	*Process
+// engineShell is a shell script in an engine's place.
+type engineShell struct {
+	*EngineProcess
 	// lines and records get the lines of its output, and the messages of the log.
 	lines, records chan string
 	cancel         context.CancelFunc
 	result         chan error
 }
 
-// startShell runs a shell script as an engine which ends with the test.
-func startShell(t *testing.T, script string, cfg ProcessConfig) *startedShell {
+// newShell makes the process of a shell script.
+func newShell(t *testing.T, script string, cfg ProcessConfig) *engineShell {
 	t.Helper()
-	s := &startedShell{lines: make(chan string, 100), records: make(chan string, 100), result: make(chan error, 1)}
+	s := &engineShell{lines: make(chan string, 100), records: make(chan string, 100), result: make(chan error, 1)}
 	cfg.Args, cfg.Dir = []string{"/bin/sh", "-c", script}, t.TempDir()
 	cfg.Log = slog.New(messageHandler{slog.DiscardHandler, s.records})
+	cfg.IsServing = func() bool { return false }
 	cfg.WriteLine = func(line []byte) { s.lines <- string(line) }
-	if cfg.IsServing == nil {
-		cfg.IsServing = func() bool { return false }
-	}
-	if cfg.StopTimeout == 0 {
-		cfg.StopTimeout = time.Minute
-	}
-	if cfg.ServeTimeout == 0 {
-		cfg.ServeTimeout = time.Hour
-	}
-	s.Process = NewProcess(cfg)
+	cfg.StopTimeout, cfg.ServeTimeout = cmp.Or(cfg.StopTimeout, time.Minute), cmp.Or(cfg.ServeTimeout, time.Hour)
+	s.EngineProcess = NewProcess(cfg)
+	return s
+}
+
+// start runs the script until it ends, or until the test does.
+func (s *engineShell) start(t *testing.T) *engineShell {
 	var ctx context.Context
 	ctx, s.cancel = context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		s.result <- s.Run(ctx)
-	}()
-	t.Cleanup(func() { s.cancel(); <-done })
+	var running sync.WaitGroup
+	running.Go(func() { s.result <- s.Run(ctx) })
+	t.Cleanup(func() { s.cancel(); running.Wait() })
 	return s
+}
+
+// startServed runs a script as an engine which has served.
+func (s *engineShell) startServed(t *testing.T) *engineShell {
+	s.MarkServed()
+	return s.start(t)
 }
 
 // messageHandler passes the messages of a log on.
@@ -78,9 +81,29 @@ func receive[T any](t *testing.T, from <-chan T) T {
 }
 
 // awaitMessage waits for a message of the log.
-func (s *startedShell) awaitMessage(t *testing.T, part string) {
+func (s *engineShell) awaitMessage(t *testing.T, part string) {
 	t.Helper()
 	for !strings.Contains(receive(t, s.records), part) {
+	}
+}
+
+// TestProcessRestarts: an engine which ends is started again, within the limit, and all of its output is read. A long line
+// is divided.
+func TestProcessRestarts(t *testing.T) {
+	long := strings.Repeat("x", maxLine+1)
+	s := newShell(t, "printf 'one\r\n'; echo "+long+" >&2; printf last; exit 3", ProcessConfig{Restarts: 1}).startServed(t)
+	var ended *ExitError
+	if err := receive(t, s.result); !errors.As(err, &ended) || ended.Code != 3 {
+		t.Errorf("%v", err)
+	}
+	close(s.lines) // the end of Run comes after the last line
+	var lines []string
+	for line := range s.lines {
+		lines = append(lines, line)
+	}
+	once := []string{"one", long[:maxLine], "x", "last"}
+	if want := slices.Concat(once, once); !slices.Equal(lines, want) {
+		t.Errorf("%d lines: %.200q", len(lines), lines)
 	}
 }
 
@@ -98,7 +121,7 @@ func TestProcessStops(t *testing.T) {
 		{"killed", "trap '' TERM; echo up; sleep 1000 & while :; do wait; done", time.Millisecond, "code 137"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := startShell(t, c.script, ProcessConfig{StopTimeout: c.stopTimeout})
+			s := newShell(t, c.script, ProcessConfig{StopTimeout: c.stopTimeout}).start(t)
 			receive(t, s.lines)
 			s.cancel()
 			if err := receive(t, s.result); err != nil {
@@ -113,16 +136,7 @@ func TestProcessStops(t *testing.T) {
 
 // TestProcessStopsWhilePausing: a stop between two starts is no failure, whatever the last process ended with.
 func TestProcessStopsWhilePausing(t *testing.T) {
-	// The shell waits for a file, so that the test marks it as served before it ends.
-	gate := filepath.Join(t.TempDir(), "gate")
-	if err := syscall.Mkfifo(gate, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s := startShell(t, "read line <"+gate+"; exit 7", ProcessConfig{Restarts: 1})
-	s.MarkServed()
-	if err := os.WriteFile(gate, []byte("go\n"), 0); err != nil {
-		t.Fatal(err)
-	}
+	s := newShell(t, "exit 7", ProcessConfig{Restarts: 1}).startServed(t)
 	s.awaitMessage(t, "the engine ended and is started again")
 	s.cancel()
 	if err := receive(t, s.result); err != nil {
@@ -135,8 +149,7 @@ func TestProcessStopsWhilePausing(t *testing.T) {
 
 // TestProcessStalls: an engine which does not serve any more is stopped, which counts as an end.
 func TestProcessStalls(t *testing.T) {
-	s := startShell(t, "echo up; exec sleep 1000", ProcessConfig{ServeTimeout: time.Millisecond})
-	s.MarkServed()
+	s := newShell(t, "echo up; exec sleep 1000", ProcessConfig{ServeTimeout: time.Millisecond}).startServed(t)
 	s.awaitMessage(t, "the engine does not serve and is stopped")
 	var exit *ExitError
 	if err := receive(t, s.result); !errors.As(err, &exit) || exit.Code != 143 || !strings.Contains(err.Error(), "did not serve for 1ms (engine-wait) and was stopped and exec-restarts is 0") {
@@ -146,9 +159,13 @@ func TestProcessStalls(t *testing.T) {
 
 // TestProcessExplains: an error has the last line and the hint, unless the engine has served: later lines may quote requests.
 func TestProcessExplains(t *testing.T) {
-	s := startShell(t, "echo no such model; exit 3", ProcessConfig{Hint: "try another"})
+	s := newShell(t, "echo no such model; exit 3", ProcessConfig{Hint: "try another"}).start(t)
 	if err := receive(t, s.result); err == nil || !strings.Contains(err.Error(), "; try another; its last line: no such model") {
 		t.Errorf("%v", err)
+	}
+	var ended *ExitError
+	if err := receive(t, newShell(t, "exit 0", ProcessConfig{}).start(t).result); !errors.As(err, &ended) || ended.Code != 1 {
+		t.Errorf("an engine which ends with 0 by itself: %v", err)
 	}
 	if got := s.LastLine(); got != "no such model" {
 		t.Errorf("the last line is %q", got)

@@ -12,7 +12,7 @@ import (
 func TestProcessReapsGroup(t *testing.T) {
 	setSubreaper(t, 1)
 	defer setSubreaper(t, 0)
-	s := startShell(t, "sleep 1000 & echo $!; exit 3", ProcessConfig{})
+	s := newShell(t, "sleep 1000 & echo $!; exit 3", ProcessConfig{}).start(t)
 	orphan := strings.TrimSpace(receive(t, s.lines))
 	if err := receive(t, s.result); err == nil {
 		t.Error("the engine ended without an error")
