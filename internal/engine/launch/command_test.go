@@ -245,6 +245,7 @@ func TestDetectKind(t *testing.T) {
 		{"uv run --project /opt/vllm /opt/engine", ""},
 		{"uv run --project /opt/vllm llama-server", "llamacpp"},
 		{"uv run --frozen vllm serve M", "vllm"},
+		{"uv run -- llama-server -m M", "llamacpp"},
 		{"uv run --project=/opt/sglang -- vllm serve M", "vllm"},
 		{"numactl --interleave=all /usr/bin/vllm serve M", "vllm"},
 		{"python -u /usr/bin/vllm serve M", "vllm"},
