@@ -53,8 +53,13 @@ out="$(cd "$out" && pwd)"
 [ -z "$(ls -A "$out")" ] || fail "$out is not empty: name a new directory"
 
 cd "$root"
-# Settings of this machine do not enter the build.
-export GOFLAGS='' GOEXPERIMENT='' GOAMD64=v1 GOARM64=v8.0 CGO_ENABLED=0 GOWORK=off
+# Settings of this machine do not enter the build, those of go env -w included. What says from where modules come, and
+# where they are kept, does not change the bytes and stays.
+for name in GOPROXY GOPRIVATE GONOPROXY GOSUMDB GONOSUMDB GOINSECURE GOMODCACHE GOCACHE; do
+  value="$(go env "$name")"
+  export "$name=$value"
+done
+export GOENV=off GOFLAGS='' GOEXPERIMENT='' GOAMD64=v1 GOARM64=v8.0 CGO_ENABLED=0 GOWORK=off
 unset GOOS GOARCH
 epoch="$(git log -1 --format=%ct)" || fail "the time of the commit is needed: release from a git checkout"
 [ -z "$(git status --porcelain)" ] || printf 'release: the tree has changes: the archives are not those of a commit\n' >&2
@@ -70,10 +75,14 @@ for shell in bash zsh fish; do "$work/penstock" completion "$shell" >"$tree/comp
 version="$("$work/penstock" version | sed -n 's/^penstock //p')"
 
 go build -trimpath -o "$work/release" ./tools/release
+# Everything is built before the first archive is written: if DIR is in the checkout, the tree has changes from then on,
+# which go build would record.
+for target in "${targets[@]}"; do
+  GOOS="${target%/*}" GOARCH="${target#*/}" go build -trimpath -ldflags='-s -w' -o "$work/${target%/*}-${target#*/}" ./cmd/penstock
+done
 for target in "${targets[@]}"; do
   name="penstock-$version-${target%/*}-${target#*/}"
-  GOOS="${target%/*}" GOARCH="${target#*/}" go build -trimpath -ldflags='-s -w' -o "$work/$name" ./cmd/penstock
-  "$work/release" -binary "$work/$name" -version "$version" -name "$name" -tree "$tree" -time "$epoch" -out "$out"
+  "$work/release" -binary "$work/${target%/*}-${target#*/}" -version "$version" -name "$name" -tree "$tree" -time "$epoch" -out "$out"
   printf '%s.tar.gz\n' "$name"
 done
 "$work/release" -sums "$out"

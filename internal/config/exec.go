@@ -50,7 +50,7 @@ func (l *Loaded) applyExecCommand(argv []string) error {
 // PlanExec completes the command line of the engine which the worker starts, and returns the settings with that engine. dir
 // is a directory for its sockets, and drawPorts draws consecutive free ports.
 func (l *Loaded) PlanExec(dir string, drawPorts func(n int) (int, error)) (*launch.Plan, *Loaded, error) {
-	o := launch.Options{Kind: l.execKind(), Dir: dir, DrawPorts: drawPorts}
+	o := launch.Options{Kind: l.execKind(), Dir: dir, MaxRanks: maxRanks, DrawPorts: drawPorts}
 	if l.IsSet("kv-cache-block-size") {
 		o.BlockSize = l.Engine.BlockSize
 	}

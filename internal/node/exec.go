@@ -43,7 +43,7 @@ func prepareEngine(cfg *config.Loaded) (*engineProcess, *config.Loaded, error) {
 	}
 	e := &engineProcess{dir: dir}
 	if e.plan, cfg, err = cfg.PlanExec(dir, drawPorts); err == nil && cfg.Exec.Log != "" {
-		if e.logFile, err = os.OpenFile(cfg.Exec.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); err != nil {
+		if e.logFile, err = os.OpenFile(cfg.Exec.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
 			err = config.AsSettingError(fmt.Errorf("exec-log: %w", err))
 		}
 	}
@@ -69,7 +69,8 @@ func (e *engineProcess) close() error {
 func (e *engineProcess) newProcess(cfg *config.Loaded, stderr io.Writer, isServing func() bool, log *slog.Logger) {
 	log = obs.Component(log, "engine")
 	e.process = launch.NewProcess(launch.ProcessConfig{
-		Args: e.plan.Args, Dir: e.dir, Restarts: cfg.Exec.Restarts, StopTimeout: time.Duration(cfg.Exec.StopTimeout),
+		Args: e.plan.Args, Dir: e.dir, Restarts: cfg.Exec.Restarts, Hint: e.plan.Hint,
+		ServeTimeout: time.Duration(cfg.Engine.Wait), StopTimeout: time.Duration(cfg.Exec.StopTimeout),
 		IsServing: isServing, WriteLine: e.lineWriter(cfg, stderr, log), Log: log,
 	})
 	log.Info("the worker starts an engine", "kind", e.plan.Kind, "program", filepath.Base(e.plan.Args[0]), "http", e.plan.HTTP, "added_flags", strings.Join(e.plan.Added, " "))
@@ -118,14 +119,24 @@ const (
 // drawPorts returns the first of n consecutive ports which are free on this machine.
 func drawPorts(n int) (int, error) {
 	for range maxDraws {
-		if n > lastPort-firstPort {
+		first, ok := pickPort(n)
+		if !ok {
 			break
 		}
-		if first := firstPort + rand.N(lastPort-firstPort-n); arePortsFree(first, n) {
+		if arePortsFree(first, n) {
 			return first, nil
 		}
 	}
 	return 0, fmt.Errorf("%d consecutive free ports were not found between %d and %d: give the engine its ports", n, firstPort, lastPort)
+}
+
+// pickPort picks the first of n consecutive ports at random; false if there are fewer.
+func pickPort(n int) (first int, ok bool) {
+	choices := lastPort - firstPort + 2 - n
+	if choices < 1 {
+		return 0, false
+	}
+	return firstPort + rand.N(choices), true
 }
 
 func arePortsFree(first, n int) bool {

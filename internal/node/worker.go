@@ -20,6 +20,7 @@ import (
 	"penstock/internal/config"
 	"penstock/internal/edge/readiness"
 	"penstock/internal/engine"
+	"penstock/internal/engine/launch"
 	"penstock/internal/serve/worker"
 	"penstock/internal/zmtp"
 )
@@ -36,6 +37,11 @@ func RunWorker(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready 
 		return err
 	}
 	defer func() { err = errors.Join(err, child.close()) }()
+	if child != nil {
+		var stop context.CancelFunc
+		ctx, stop = launch.WithHangup(ctx)
+		defer stop()
+	}
 	err = runRole(ctx, cfg, stderr, func(p *process) role {
 		return &workerRole{process: p, ready: ready, child: child, stderr: stderr}
 	})

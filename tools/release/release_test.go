@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -115,5 +116,78 @@ func TestNewModule(t *testing.T) {
 	c := newModule("example.com/a/v2", "v2.0.0+incompatible", "h1:x=")
 	if c.PackageURL != "pkg:golang/example.com/a/v2@v2.0.0+incompatible" || c.Properties[0].Value != "h1:x=" {
 		t.Errorf("%+v", c)
+	}
+}
+
+// fakeGo takes the place of the go command. It records each build: the state of the checkout, and the settings which it
+// sees. What it builds does nothing but write an archive if it has -out.
+const fakeGo = `#!/bin/sh
+set -e
+if [ "$1" = env ]; then
+  echo "from-$2"
+  exit
+fi
+while [ "$1" != -o ]; do shift; done
+echo "$3 $GOOS GOENV=$GOENV GOPROXY=$GOPROXY GOFLAGS=$GOFLAGS changes:$(git status --porcelain | wc -l)" >>"$BUILDS"
+cat >"$2" <<'END'
+#!/bin/sh
+[ "$1" != version ] || echo penstock 1.2.3
+while [ $# -gt 0 ]; do
+  case "$1" in
+  -name) name="$2" ;;
+  -out) : >"$2/$name.tar.gz" ;;
+  esac
+  shift
+done
+END
+chmod +x "$2"
+`
+
+// TestScriptBuildsCleanTree: with a directory in the checkout all programs are built from a tree without changes, and
+// without the settings of go env -w except for the source of modules.
+func TestScriptBuildsCleanTree(t *testing.T) {
+	dir := t.TempDir()
+	checkout, builds := filepath.Join(dir, "checkout"), filepath.Join(dir, "builds")
+	script, err := os.ReadFile("../release.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"checkout/tools/release.sh": string(script), "checkout/deploy/systemd/unit": "", "bin/go": fakeGo,
+		"checkout/LICENSE": "", "checkout/README.md": "", "checkout/CHANGELOG.md": "", "checkout/SECURITY.md": "",
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := func(name string, args ...string) {
+		t.Helper()
+		cmd := exec.Command(name, args...)
+		cmd.Dir = checkout
+		cmd.Env = append(os.Environ(), "PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"), "BUILDS="+builds)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s %q: %v\n%s", name, args, err, out)
+		}
+	}
+	run("git", "init", "-q")
+	run("git", "add", ".")
+	run("git", "-c", "user.name=a", "-c", "user.email=a@example.com", "commit", "-q", "-m", "all")
+	run("bash", "tools/release.sh", "out", "linux/amd64", "darwin/arm64")
+	got, err := os.ReadFile(builds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const settings = " GOENV=off GOPROXY=from-GOPROXY GOFLAGS= changes:0\n"
+	want := "./cmd/penstock " + settings + "./tools/release " + settings + "./cmd/penstock linux" + settings + "./cmd/penstock darwin" + settings
+	if string(got) != want {
+		t.Errorf("builds:\n%swant:\n%s", got, want)
+	}
+	archives, err := filepath.Glob(filepath.Join(checkout, "out", "*.tar.gz"))
+	if err != nil || len(archives) != 2 {
+		t.Errorf("archives %q, %v", archives, err)
 	}
 }

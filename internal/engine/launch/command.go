@@ -18,6 +18,8 @@ import (
 type Options struct {
 	// Kind is the kind of the engine; "" detects it from the command.
 	Kind string
+	// MaxRanks bounds the data-parallel ranks.
+	MaxRanks int
 	// BlockSize is the required number of tokens in a block, of which the engine's must be a divisor; 0 takes the engine's.
 	BlockSize int
 	// Dir is a directory of this process alone, for the sockets of KV events. Its path is short.
@@ -31,19 +33,21 @@ type Plan struct {
 	Kind string
 	// Args is the complete command line, and Added the flags which were added or completed.
 	Args, Added []string
-	// HTTP is where this machine reaches the engine, HOST:PORT.
-	HTTP string
+	// HTTP is where this machine reaches the engine, HOST:PORT, and Path the path above its API; "" is none.
+	HTTP, Path string
 	// Events and Replay are the ZeroMQ endpoints as this machine dials them; "" if the engine has none.
 	Events, Replay string
 	// Ranks is the number of data-parallel ranks.
 	Ranks int
+	// Hint says what to try if the engine ends before it serves; "" if there is nothing in particular.
+	Hint string
 	// options are further options of the engine which follow from its command line.
 	options []string
 }
 
 // Setting returns the value of the setting engine for the planned engine, with further options, KEY=VALUE,….
 func (p *Plan) Setting(options string) string {
-	all := []string{p.Kind + "=http://" + p.HTTP}
+	all := []string{p.Kind + "=http://" + p.HTTP + p.Path}
 	if p.Events != "" {
 		all = append(all, "events="+p.Events)
 	}
@@ -69,7 +73,7 @@ func PlanCommand(argv []string, o Options) (*Plan, error) {
 	}
 	c := &planner{dialect: d, options: o, line: commandLine{slices.Clone(argv)}}
 	c.plan.Kind = d.kind
-	for _, step := range []func() error{c.refuseFlags, c.planRanks, c.planAddress, c.planBlockSize, c.planEvents, c.planConnector} {
+	for _, step := range []func() error{c.refuseFlags, c.planRanks, c.planAddress, c.planPath, c.planBlockSize, c.planEvents, c.planConnector} {
 		if err := step(); err != nil {
 			return nil, fmt.Errorf("%s: %w", d.kind, err)
 		}
@@ -89,6 +93,26 @@ type planner struct {
 	options Options
 	line    commandLine
 	plan    Plan
+	// ports are drawn for this engine and not yet used, ascending.
+	ports []int
+}
+
+// takePorts returns the first of n consecutive free ports. All ports of an engine are drawn at once, because separate
+// draws could overlap: one for HTTP, and one of events and one of replay for each rank.
+func (c *planner) takePorts(n int) (int, error) {
+	if c.ports == nil {
+		most := 1 + 2*c.plan.Ranks
+		first, err := c.options.DrawPorts(most)
+		if err != nil {
+			return 0, err
+		}
+		for i := range most {
+			c.ports = append(c.ports, first+i)
+		}
+	}
+	first := c.ports[0]
+	c.ports = c.ports[n:]
+	return first, nil
 }
 
 // addFlag adds a flag, with its value if it has one.
@@ -104,10 +128,10 @@ func (c *planner) refuseFlags() error {
 			return fmt.Errorf("--%s: %s", f.name, f.remedy)
 		}
 	}
-	if c.dialect.eventsJSON != "" && slices.ContainsFunc(c.line.args, func(a string) bool {
-		return strings.HasPrefix(flagName(a), c.dialect.eventsJSON+".")
-	}) {
-		return fmt.Errorf(`--%s.KEY is not read here: give one --%s '{"KEY": …}'`, c.dialect.eventsJSON, c.dialect.eventsJSON)
+	for _, name := range c.dialect.jsonFlags() {
+		if slices.ContainsFunc(c.line.args[1:], func(a string) bool { return strings.HasPrefix(flagName(a), name+".") }) {
+			return fmt.Errorf(`--%s.KEY is not read here: give one --%s '{"KEY": …}'`, name, name)
+		}
 	}
 	return nil
 }
@@ -134,7 +158,24 @@ func (c *planner) planRanks() error {
 	if given {
 		c.plan.Ranks = n
 	}
+	if err == nil && n > c.options.MaxRanks {
+		return fmt.Errorf("%d data-parallel ranks: a worker has at most %d", n, c.options.MaxRanks)
+	}
 	return err
+}
+
+// planPath reads the path above the engine's API.
+func (c *planner) planPath() error {
+	if c.dialect.path == "" {
+		return nil
+	}
+	given, _ := c.line.value(c.dialect.path)
+	given = strings.TrimRight(given, "/")
+	if given != "" && (given[0] != '/' || strings.ContainsFunc(given, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`,?#%{}[]\"`, r) })) {
+		return fmt.Errorf("--%s %.100q is not a path such as /llama: correct it, or leave it out", c.dialect.path, given)
+	}
+	c.plan.Path = given
+	return nil
 }
 
 // planAddress finds or adds the address of the engine's HTTP API. Without one the engine listens on this machine alone.
@@ -142,7 +183,7 @@ func (c *planner) planAddress() error {
 	if flag := c.dialect.address; flag != "" {
 		given, ok := c.line.value(flag)
 		if !ok {
-			port, err := c.options.DrawPorts(1)
+			port, err := c.takePorts(1)
 			if err != nil {
 				return err
 			}
@@ -169,7 +210,7 @@ func (c *planner) planAddress() error {
 		return fmt.Errorf("%w; leave it out: a free port is drawn then", err)
 	}
 	if !given {
-		if port, err = c.options.DrawPorts(1); err != nil {
+		if port, err = c.takePorts(1); err != nil {
 			return err
 		}
 		c.addFlag(c.dialect.port, strconv.Itoa(port))
@@ -208,8 +249,10 @@ func (c *planner) planBlockSize() error {
 		return nil
 	case want > 0:
 		c.addFlag(flag, strconv.Itoa(want))
+		c.plan.Hint = c.dialect.blockSizeHint
 	case c.dialect.addBlockSize > 0:
 		c.addFlag(flag, strconv.Itoa(c.dialect.addBlockSize))
+		c.plan.Hint = c.dialect.blockSizeHint
 	}
 	return nil
 }
@@ -280,8 +323,9 @@ func (c *planner) planEventsJSON() error {
 		if err != nil {
 			return fmt.Errorf("--%s: %s: %w", flag, e.key, err)
 		}
-		if e.key == "endpoint" && ok && reached == at && !strings.HasPrefix(at, "ipc://") {
-			// vLLM and SGLang listen only on all interfaces or at a path, and dial any other endpoint.
+		if e.key == "endpoint" && !strings.HasPrefix(at, "ipc://") && !strings.Contains(at, "*") && !strings.Contains(at, "::") {
+			// vLLM listens only at a path or if a * or :: is in the endpoint, and dials any other one, also 0.0.0.0.
+			// Newer versions of SGLang listen there too.
 			return fmt.Errorf("--%s: endpoint: the engine dials %.100s and does not listen there: write tcp://*:PORT, or leave endpoint out", flag, at)
 		}
 		*e.at = reached
@@ -304,7 +348,7 @@ func (c *planner) newEndpoint(name string) (string, error) {
 	if c.dialect.pathEvents && c.plan.Ranks == 1 {
 		return "ipc://" + path.Join(c.options.Dir, name), nil
 	}
-	port, err := c.options.DrawPorts(c.plan.Ranks)
+	port, err := c.takePorts(c.plan.Ranks)
 	if err != nil {
 		return "", err
 	}
@@ -325,12 +369,19 @@ func reachableEndpoint(text string) (string, error) {
 	return text, nil
 }
 
+// The flags which tell what a vLLM is for others, each with a JSON object.
+const (
+	kvTransferFlag = "kv-transfer-config"
+	ecTransferFlag = "ec-transfer-config"
+	processorFlag  = "mm-processor-kwargs"
+)
+
 // planConnector finds what a vLLM is for others, which its adapter must know.
 func (c *planner) planConnector() error {
 	if !c.dialect.connector {
 		return nil
 	}
-	if text, given := c.line.value("kv-transfer-config"); given {
+	if text, given := c.line.value(kvTransferFlag); given {
 		var transfer struct {
 			Connector string `json:"kv_connector"`
 		}
@@ -338,7 +389,7 @@ func (c *planner) planConnector() error {
 			c.plan.options = append(c.plan.options, "kv-connector=nixl")
 		}
 	}
-	if text, given := c.line.value("ec-transfer-config"); given {
+	if text, given := c.line.value(ecTransferFlag); given {
 		var transfer struct {
 			Role string `json:"ec_role"`
 		}
@@ -346,8 +397,8 @@ func (c *planner) planConnector() error {
 			c.plan.options = append(c.plan.options, "ec-role="+strings.TrimPrefix(transfer.Role, "ec_"))
 		}
 	}
-	if text, given := c.line.value("mm-processor-kwargs"); given {
-		c.plan.options = append(c.plan.options, "mm-processor-kwargs="+text)
+	if text, given := c.line.value(processorFlag); given {
+		c.plan.options = append(c.plan.options, processorFlag+"="+text)
 	}
 	return nil
 }

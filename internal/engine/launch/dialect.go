@@ -16,10 +16,12 @@ type commandDialect struct {
 	// host and port are the flags of the HTTP address, and address the one flag for both, HOST:PORT.
 	host, port, address string
 	ranks               []string // names of the flag with the number of data-parallel ranks
+	path                string   // the flag with the path above the HTTP API
 	// blockSize is the flag for the tokens of a block, and addBlockSize its value where the engine's default does
-	// not suit; 0 leaves the engine's.
-	blockSize    string
-	addBlockSize int
+	// not suit; 0 leaves the engine's. blockSizeHint says what to try if the engine does not start with an added one.
+	blockSize     string
+	addBlockSize  int
+	blockSizeHint string
 	// eventsJSON is the flag with the settings of KV events, a JSON object, and eventsSettings what it must contain.
 	eventsJSON     string
 	eventsSettings []jsonMember
@@ -47,6 +49,11 @@ type refusedFlag struct{ name, remedy string }
 const (
 	noTLS = "the engine serves this worker alone, on this machine, and needs no TLS: leave it out"
 	noUDS = "the worker reaches the engine at a host and a port: leave it out"
+	// oneRank refuses parts of an engine: the rest is elsewhere, and the ports of the part count from another rank.
+	oneRank = "the worker starts all data-parallel ranks behind one address: leave it out, or start the engine yourself and name it with --engine"
+	noKey   = "command lines can be read by others: "
+	// ownKey is what the worker needs besides.
+	ownKey = ", and give the worker a file with it: --exec-options api-key-file=FILE"
 )
 
 // The flags are those of vLLM 0.16 to 0.32 (vllm serve --help), SGLang 0.5.3 to 0.5.23 (sglang.launch_server --help), llama.cpp's
@@ -63,20 +70,41 @@ var dialects = []commandDialect{
 			{"ssl-keyfile", noTLS},
 			{"ssl-certfile", noTLS},
 			{"headless", "it has no HTTP API: start the part of the engine which has one"},
+			{"data-parallel-rank", oneRank},
+			{"dpn", oneRank},
+			{"data-parallel-start-rank", oneRank},
+			{"dpr", oneRank},
+			{"data-parallel-external-lb", oneRank},
+			{"dpe", oneRank},
+			{"data-parallel-hybrid-lb", oneRank},
+			{"dph", oneRank},
+			{"api-key", noKey + "put the key into the environment as VLLM_API_KEY" + ownKey},
 		},
 		connector: true,
 	},
 	{
 		kind: "sglang", programs: []string{"sglang"}, modules: []string{"sglang.launch_server"},
 		host: "host", port: "port", ranks: []string{"dp-size", "data-parallel-size", "dp"}, blockSize: "page-size", addBlockSize: 16,
-		eventsJSON: "kv-events-config", eventsSettings: []jsonMember{{"publisher", "zmq"}},
+		blockSizeHint: "older versions of SGLang run models with Mamba layers only with --page-size 1: add it if its output says so",
+		eventsJSON:    "kv-events-config", eventsSettings: []jsonMember{{"publisher", "zmq"}},
 		switches: []string{"enable-metrics", "enable-cache-report"},
-		refused:  []refusedFlag{{"disable-radix-cache", noCacheRemedy}, {"ssl-keyfile", noTLS}, {"ssl-certfile", noTLS}},
+		refused: []refusedFlag{
+			{"disable-radix-cache", noCacheRemedy},
+			{"ssl-keyfile", noTLS},
+			{"ssl-certfile", noTLS},
+			{"api-key", noKey + "put the key into a file for the engine's --config" + ownKey},
+			{"admin-api-key", noKey + "put the key into a file for the engine's --config"},
+		},
 	},
 	{
 		kind: "llamacpp", programs: []string{"llama-server"},
-		host: "host", port: "port", switches: []string{"metrics"},
-		refused: []refusedFlag{{"no-cache-prompt", noCacheRemedy}, {"ssl-key-file", noTLS}, {"ssl-cert-file", noTLS}},
+		host: "host", port: "port", path: "api-prefix", switches: []string{"metrics"},
+		refused: []refusedFlag{
+			{"no-cache-prompt", noCacheRemedy},
+			{"ssl-key-file", noTLS},
+			{"ssl-cert-file", noTLS},
+			{"api-key", noKey + "put the key into a file for the engine's --api-key-file" + ownKey},
+		},
 	},
 }
 
@@ -135,17 +163,50 @@ func findDialect(argv []string, kind string) (*commandDialect, error) {
 	return &dialects[i], nil
 }
 
-// kindOfCommand returns the kind of the first word which is the program or the module of an engine; "" if none is.
+// jsonFlags lists the flags which are read and have a JSON object as their value.
+func (d *commandDialect) jsonFlags() []string {
+	var all []string
+	if d.eventsJSON != "" {
+		all = append(all, d.eventsJSON)
+	}
+	if d.connector {
+		all = append(all, kvTransferFlag, ecTransferFlag, processorFlag)
+	}
+	return all
+}
+
+// kindOfCommand returns the kind of the first module of an engine, else of the first word which is the program of one; ""
+// if there is none.
 func kindOfCommand(argv []string) string {
-	for i, word := range argv {
-		for _, d := range dialects {
-			isModule := i > 0 && argv[i-1] == "-m" && slices.ContainsFunc(d.modules, func(m string) bool { return strings.HasPrefix(word, m) })
-			if isModule || slices.Contains(d.programs, path.Base(word)) {
-				return d.kind
+	for _, isEngine := range []func(d *commandDialect, i int) bool{
+		func(d *commandDialect, i int) bool {
+			return i > 0 && argv[i-1] == "-m" && slices.ContainsFunc(d.modules, func(m string) bool { return strings.HasPrefix(argv[i], m) })
+		},
+		func(d *commandDialect, i int) bool {
+			return slices.Contains(d.programs, path.Base(argv[i])) && !isPartOfFlag(argv, i)
+		},
+	} {
+		for i := range argv {
+			for d := range dialects {
+				if isEngine(&dialects[d], i) {
+					return dialects[d].kind
+				}
 			}
 		}
 	}
 	return ""
+}
+
+// isPartOfFlag reports whether a word is a flag, or may be the value of the flag before it, as in uv run --project
+// /opt/vllm. A program behind a flag without a value is known by its subcommand serve.
+func isPartOfFlag(argv []string, i int) bool {
+	if strings.HasPrefix(argv[i], "-") {
+		return true
+	}
+	if i == 0 || argv[i-1] == "--" || !strings.HasPrefix(argv[i-1], "-") || strings.Contains(argv[i-1], "=") {
+		return false
+	}
+	return i+1 == len(argv) || argv[i+1] != "serve"
 }
 
 // findSim returns the dialect of penstock sim; nil if the command is another one.

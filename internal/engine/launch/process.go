@@ -30,12 +30,6 @@ const (
 	outputLinger = time.Second
 )
 
-// The pauses before restarts.
-const (
-	minPause = time.Second
-	maxPause = 30 * time.Second
-)
-
 // ProcessConfig configures the process of an engine.
 type ProcessConfig struct {
 	// Args is the complete command line.
@@ -44,8 +38,13 @@ type ProcessConfig struct {
 	Dir string
 	// Restarts is how many times in a row an engine which ended is started again.
 	Restarts int
+	// ServeTimeout is the time within which an engine which has served must serve again, after a restart or while its
+	// process lives: then it is stopped, which counts as an end.
+	ServeTimeout time.Duration
 	// StopTimeout is the time between SIGTERM and SIGKILL.
 	StopTimeout time.Duration
+	// Hint says what to try if the engine ends before it serves; "" is nothing.
+	Hint string
 	// IsServing reports whether the engine serves requests.
 	IsServing func() bool
 	// WriteLine gets each line of the engine's output, without its end; it is valid during the call.
@@ -64,34 +63,32 @@ type ExitError struct {
 // Error implements error.
 func (e *ExitError) Error() string { return e.reason }
 
-// EngineProcess runs an engine as a child process of its own process group.
-//
-//	state     event                               next
-//	starting  the process cannot be started       ended
-//	running   Run's context ends                  stopping: SIGTERM, later SIGKILL
-//	running   the process ends by itself          pausing or ended, as restartPolicy decides; ended if it never served
-//	stopping  the process has ended               ended
-//	pausing   the pause is over                   starting
-//	pausing   Run's context ends                  ended
-//
-// Whatever is left of the process group when the process has ended is killed: it would hold ports and devices.
+// EngineProcess runs an engine as a child process of its own process group, as lifecycle decides. Whatever is left of the
+// process group when the process has ended is killed: it would hold ports and devices.
 type EngineProcess struct {
 	cfg ProcessConfig
 	mu  struct {
 		sync.Mutex
+		life     lifecycle
 		lastLine string
-		served   bool // the engine has served
-		stopCode int  // exit code of the process which Run stopped
 	}
 }
 
 // NewProcess returns the process of an engine, which Run starts.
-func NewProcess(cfg ProcessConfig) *EngineProcess { return &EngineProcess{cfg: cfg} }
+func NewProcess(cfg ProcessConfig) *EngineProcess {
+	p := &EngineProcess{cfg: cfg}
+	p.mu.life = newLifecycle(&p.cfg)
+	return p
+}
 
-// LastLine returns the last line that the engine wrote, shortened; "" before the first one.
+// LastLine returns the last line that the engine wrote, shortened; "" before the first one, and once the engine has served,
+// because later lines may quote requests.
 func (p *EngineProcess) LastLine() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.mu.life.hasServed {
+		return ""
+	}
 	return p.mu.lastLine
 }
 
@@ -99,70 +96,79 @@ func (p *EngineProcess) LastLine() string {
 func (p *EngineProcess) MarkServed() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.mu.served = true
+	p.mu.life.hasServed = true
+	p.mu.life.servedAt = time.Now()
 }
 
-func (p *EngineProcess) hasServed() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.mu.served
-}
-
-// StopError returns the [*ExitError] of the engine which Run stopped because its context ended; nil if its exit code is 0.
+// StopError returns the [*ExitError] of the engine which Run stopped because its context ended; nil if its exit code is 0,
+// or if SIGTERM ended it, which it got.
 func (p *EngineProcess) StopError() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.mu.stopCode == 0 {
+	code := p.mu.life.stopCode
+	if code == 0 {
 		return nil
 	}
-	return &ExitError{p.mu.stopCode, fmt.Sprintf("the engine ended with code %d when it was stopped", p.mu.stopCode)}
+	return &ExitError{code, fmt.Sprintf("the engine ended with code %d when it was stopped", code)}
+}
+
+// advance applies an event to the lifecycle, and returns a copy of its new state.
+func (p *EngineProcess) advance(event func(*lifecycle)) lifecycle {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	event(&p.mu.life)
+	return p.mu.life
 }
 
 // Run runs the engine until ctx ends, and then stops it and returns nil. It returns an [*ExitError] if the engine ends by
-// itself and is not started again.
+// itself and is not started again. It is called once.
 func (p *EngineProcess) Run(ctx context.Context) error {
-	policy := restartPolicy{limit: p.cfg.Restarts}
-	pause := backoff.Backoff{Min: minPause, Max: maxPause}
-	for {
-		ended, err := p.runOnce(ctx)
+	for ctx.Err() == nil {
+		code, err := p.runOnce(ctx)
 		if err != nil {
 			return err
 		}
-		if ctx.Err() != nil {
-			p.mu.Lock()
-			p.mu.stopCode = ended.code
-			p.mu.Unlock()
-			p.cfg.Log.Info("the engine has ended", "exit_code", ended.code)
+		life := p.advance(func(l *lifecycle) {
+			if ctx.Err() != nil {
+				l.requestStop(time.Now()) // the process may have ended first
+			}
+			l.recordEnd(code)
+		})
+		switch {
+		case life.stopRequested:
+			p.cfg.Log.Info("the engine has ended", "exit_code", code)
 			return nil
+		case life.state == stateEnded:
+			return p.explainEnd(code, &life)
 		}
-		if ended.served >= settledAfter {
-			pause.Reset()
-		}
-		if !p.hasServed() || !policy.decideRestart(ended.served) {
-			return p.explainEnd(ended, &policy)
-		}
-		wait := pause.Next()
-		p.cfg.Log.Error("the engine ended and is started again", "exit_code", ended.code, "restart", policy.count, "limit", policy.limit,
-			"wait", wait.Round(time.Millisecond).String())
-		if backoff.SleepContext(ctx, wait) != nil {
-			return nil
+		p.cfg.Log.Error("the engine ended and is started again", "exit_code", code, "restart", life.restarts.count, "limit", life.restarts.limit,
+			"wait", life.pause.Round(time.Millisecond).String())
+		if backoff.SleepContext(ctx, life.pause) == nil {
+			p.advance((*lifecycle).recordPauseEnd)
 		}
 	}
+	p.advance(func(l *lifecycle) { l.requestStop(time.Now()) })
+	return nil
 }
 
 // explainEnd returns the error of an engine which is not started again.
-func (p *EngineProcess) explainEnd(ended processEnd, policy *restartPolicy) error {
-	code, reason := ended.code, ""
-	switch {
-	case !p.hasServed():
-		reason = "before it served: check its command, which is what is behind -- with the flags that the log names"
-	case policy.limit == 0:
-		reason = "and exec-restarts is 0"
-	default:
-		reason = fmt.Sprintf("after %d restarts in a row (exec-restarts): its log says why", policy.count)
+func (p *EngineProcess) explainEnd(code int, life *lifecycle) error {
+	reason := fmt.Sprintf("the engine ended with code %d ", code)
+	if life.isStalled {
+		reason = fmt.Sprintf("the engine did not serve for %v (engine-wait) and was stopped ", life.serveTimeout)
 	}
-	reason = fmt.Sprintf("the engine ended with code %d %s", code, reason)
-	if line := p.LastLine(); line != "" && !p.hasServed() { // later lines may quote requests
+	switch {
+	case !life.hasServed:
+		reason += "before it served: check its command, which is what is behind -- with the flags that the log names"
+		if p.cfg.Hint != "" {
+			reason += "; " + p.cfg.Hint
+		}
+	case life.restarts.limit == 0:
+		reason += "and exec-restarts is 0"
+	default:
+		reason += fmt.Sprintf("after %d restarts in a row (exec-restarts): its log says why", life.restarts.count)
+	}
+	if line := p.LastLine(); line != "" {
 		reason += fmt.Sprintf("; its last line: %s", line)
 	}
 	if code == 0 {
@@ -171,23 +177,17 @@ func (p *EngineProcess) explainEnd(ended processEnd, policy *restartPolicy) erro
 	return &ExitError{code, reason}
 }
 
-// processEnd is the end of a process.
-type processEnd struct {
-	code   int
-	served time.Duration // for how long it served
-}
-
-// runOnce runs the engine once: until it ends, or until ctx ends and it has been stopped. An error means that it could not
-// be started.
-func (p *EngineProcess) runOnce(ctx context.Context) (processEnd, error) {
+// runOnce runs the engine once: until it ends, or until ctx ends and it has been stopped. It returns the exit code. An error
+// means that the engine could not be started.
+func (p *EngineProcess) runOnce(ctx context.Context) (code int, err error) {
 	if err := p.emptyDir(); err != nil {
-		return processEnd{}, err
+		return 0, err
 	}
 	cmd := exec.Command(p.cfg.Args[0], p.cfg.Args[1:]...)
 	isolateProcess(cmd)
 	out, in, err := os.Pipe()
 	if err != nil {
-		return processEnd{}, fmt.Errorf("start the engine: %w", err)
+		return 0, fmt.Errorf("start the engine: %w", err)
 	}
 	defer out.Close()
 	cmd.Stdout, cmd.Stderr = in, in
@@ -208,47 +208,56 @@ func (p *EngineProcess) runOnce(ctx context.Context) (processEnd, error) {
 		close(ended)
 	})
 	if err := <-started; err != nil {
-		return processEnd{}, fmt.Errorf("start the engine: %w", err)
+		return 0, fmt.Errorf("start the engine: %w", err)
 	}
+	p.advance(func(l *lifecycle) { l.recordStart(time.Now()) })
 	p.cfg.Log.Info("the engine is started", "pid", cmd.Process.Pid)
 	tasks.Go(func() { p.readOutput(out) })
 	stopForwarding := forwardSignals(cmd.Process)
 	defer stopForwarding()
 
-	served := p.awaitEnd(ctx, cmd.Process, ended)
+	p.awaitEnd(ctx, cmd.Process, ended)
 	killGroup(cmd.Process)
+	reapGroup(cmd.Process)
 	_ = out.SetReadDeadline(time.Now().Add(outputLinger)) // readOutput ends; a pipe has deadlines
-	return processEnd{exitCode(cmd.ProcessState), served}, nil
+	return exitCode(cmd.ProcessState), nil
 }
 
-// awaitEnd waits for the end of the process, which it stops when ctx ends, and returns for how long the engine served.
-func (p *EngineProcess) awaitEnd(ctx context.Context, child *os.Process, ended <-chan struct{}) (served time.Duration) {
+// awaitEnd waits for the end of the process, which it stops when ctx ends or when the engine does not serve.
+func (p *EngineProcess) awaitEnd(ctx context.Context, child *os.Process, ended <-chan struct{}) {
 	tick := time.NewTicker(servingInterval)
 	defer tick.Stop()
+	stopTime := time.NewTimer(0)
+	<-stopTime.C
+	defer stopTime.Stop()
+	stop := ctx.Done()
 	for {
+		var action processAction
+		var life lifecycle
 		select {
 		case <-ended:
-			return served
+			return
 		case <-tick.C:
-			if p.cfg.IsServing() {
-				served += servingInterval
-			}
-			continue
-		case <-ctx.Done():
+			isServing := p.cfg.IsServing()
+			life = p.advance(func(l *lifecycle) { action = l.check(time.Now(), isServing) })
+		case <-stopTime.C:
+			life = p.advance(func(l *lifecycle) { action = l.check(time.Now(), false) })
+		case <-stop:
+			stop = nil
+			life = p.advance(func(l *lifecycle) { action = l.requestStop(time.Now()) })
 		}
-		break
+		switch action {
+		case actionTerminate:
+			if life.isStalled {
+				p.cfg.Log.Error("the engine does not serve and is stopped", "after", p.cfg.ServeTimeout.String())
+			}
+			terminate(child)
+			stopTime.Reset(p.cfg.StopTimeout)
+		case actionKill:
+			p.cfg.Log.Warn("the engine does not end and is killed", "after", p.cfg.StopTimeout.String())
+			killGroup(child)
+		}
 	}
-	terminate(child)
-	limit := time.NewTimer(p.cfg.StopTimeout)
-	defer limit.Stop()
-	select {
-	case <-ended:
-	case <-limit.C:
-		p.cfg.Log.Warn("the engine does not end and is killed", "after", p.cfg.StopTimeout.String())
-		killGroup(child)
-		<-ended
-	}
-	return served
 }
 
 // readOutput passes the lines of the engine's output on.

@@ -1,0 +1,9 @@
+package launch
+
+import (
+	"testing"
+
+	"penstock/internal/fixturetest"
+)
+
+func TestMain(m *testing.M) { fixturetest.RunTests(m) }
