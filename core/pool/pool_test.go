@@ -761,3 +761,27 @@ func TestReserveUses(t *testing.T) {
 		t.Errorf("evicted are %v, want the second block", evicted)
 	}
 }
+
+// TestUseOrder: blocks of one use are evicted last to first, also if others are used meanwhile, or some are not there.
+func TestUseOrder(t *testing.T) {
+	long, short := chainOf(1, 4), chainOf(2, 2)
+	p := join(t, mapBytes(t, newPool(t, smallConfig, 5)), smallConfig, 1)
+	for _, c := range []*Content{long[0], long[2], long[3], short[0], short[1]} {
+		mustPublish(t, p, c)
+	}
+	var uses [2]Use
+	for _, u := range []struct {
+		use   int
+		block *Content
+	}{{0, long[0]}, {1, short[0]}, {0, long[1]}, {0, long[2]}, {1, short[1]}, {0, long[3]}} {
+		f, err := p.FindUsed(u.block, &uses[u.use])
+		if want := u.block != long[1]; err != nil || (f.State == kv.Pooled) != want {
+			t.Fatalf("%+v, %v", f, err)
+		}
+	}
+	for i, want := range []*Content{long[3], long[2], long[0], short[1], short[0]} {
+		if got := mustPublish(t, p, contentOf(10+i, 0)); len(got) != 1 || got[0].Name != want.Name {
+			t.Errorf("eviction %d: %v, want block %d of %d", i, got, want.Index, want.Tokens[0]/1000)
+		}
+	}
+}

@@ -75,17 +75,20 @@ func (p *View) Find(c *Content) (Found, error) {
 	if err := p.checkContent(c); err != nil {
 		return Found{}, err
 	}
-	return p.findContent(c, false), nil
+	return p.findContent(c, nil), nil
 }
 
-// findContent returns what the pool knows of a block, and marks it as used if that is wanted.
-func (p *View) findContent(c *Content, use bool) Found {
+// findContent returns what the pool knows of a block, and marks it as used by use, unless that is nil.
+func (p *View) findContent(c *Content, use *Use) Found {
 	want := entryHead{name: c.Name, identity: p.prepareRecord(c)}
 	f := Found{State: kv.LocalGPU, Identity: want.identity}
 	if at := p.locate(&want, noEntry); at.state != entryVacant {
 		f.State, f.Label, f.Mover = kv.PoolState(at.state), at.head.label, at.head.mover
-		if use && at.state == entryPooled {
-			p.useBlock(at.entry, c.Name, c.Parent, c.Index)
+		if use != nil && at.state == entryPooled {
+			if use.tick == 0 {
+				use.tick = p.nextTick()
+			}
+			p.touchEntry(at.entry, use.tick, c.Index)
 		}
 	} else if h, ok := p.findHistory(c.Name, &want.identity); ok {
 		f.State, f.Label, f.Mover = kv.Evicted, h.label, h.mover
@@ -93,12 +96,17 @@ func (p *View) findContent(c *Content, use bool) Found {
 	return f
 }
 
-// FindUsed is Find, and a block in the pool counts as used.
-func (p *View) FindUsed(c *Content) (Found, error) {
+// Use is one use of the blocks of one sequence, whose last one is evicted first. The zero value is a new use.
+type Use struct {
+	tick uint64 // 0 before the first block
+}
+
+// FindUsed is Find, and a block in the pool counts as used by use, as of the first block which use found.
+func (p *View) FindUsed(c *Content, use *Use) (Found, error) {
 	if err := p.checkContent(c); err != nil {
 		return Found{}, err
 	}
-	return p.findContent(c, true), nil
+	return p.findContent(c, use), nil
 }
 
 // Acquire finds a pooled block and pins it: its memory stays as it is until Release, unless the lease of this owner ends.

@@ -34,6 +34,7 @@ type poolEngine interface {
 	engine.BlockProvider
 	UsePool(batch.PoolMemory, kv.PoolID, kv.Worker) error
 	PoolOwnersChanged(owners, dead []kv.Worker)
+	PoolLost()
 	PoolStats() batch.PoolStats
 }
 
@@ -72,7 +73,9 @@ func (u *poolUse) run(ctx context.Context) error {
 		}
 		u.log.Warn("the pool of KV blocks cannot be used: prompts are computed", "worker", u.worker.ID, "error", err)
 		var again <-chan time.Time
-		if fault.CodeOf(err) != fault.PoolLost { // lost memory does not come back
+		if fault.CodeOf(err) == fault.PoolLost { // lost memory does not come back
+			u.engine.PoolLost()
+		} else {
 			again = time.After(poolRetry)
 		}
 		select {

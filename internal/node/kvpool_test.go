@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -133,4 +134,44 @@ func (u *poolUse) isOwner() (is bool) {
 		return nil
 	})
 	return is
+}
+
+// lossWatcher is an engine which is told when its pool is lost.
+type lossWatcher struct {
+	poolEngine
+	lost chan struct{}
+}
+
+func (e lossWatcher) PoolLost() { close(e.lost) }
+
+// TestPoolLost: the engine of a worker learns that its pool is lost, and the worker goes on without it.
+func TestPoolLost(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pool")
+	p := newPoolProcess(t, "0="+path+":16MiB")
+	defer p.closePools()
+	if _, err := p.newWorkers(); err != nil {
+		t.Fatal(err)
+	}
+	u := p.pools[0]
+	e := lossWatcher{u.engine, make(chan struct{})}
+	u.engine = e
+	if err := os.Truncate(path, 0); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithTimeoutCause(t.Context(), 2*time.Minute, errors.New("the engine does not learn that its pool is lost"))
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- u.run(ctx) }()
+	if err := awaitClosed(ctx, e.lost); err != nil {
+		t.Error(err)
+	}
+	select {
+	case err := <-ended:
+		t.Errorf("the worker has ended: %v", err)
+	default:
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
 }

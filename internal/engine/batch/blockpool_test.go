@@ -54,6 +54,8 @@ type poolView struct {
 	view   *pool.View
 	// held, if not nil, is called before each use of the pool.
 	held func()
+	// left, if not nil, is called after each use of the pool.
+	left func()
 }
 
 func (v *poolView) Use(use func(*pool.View, kv.Mono) error) error {
@@ -62,6 +64,9 @@ func (v *poolView) Use(use func(*pool.View, kv.Mono) error) error {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if v.left != nil {
+		defer v.left()
+	}
 	return use(v.view, 0)
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"penstock/core/kv"
 	"penstock/core/pool"
@@ -22,6 +23,10 @@ const listChunk = 256
 // The copier announces what it does, in order. A description of the cache needs a list of the pool, which is made beside
 // the loop. Until it is there the loop holds back the description, and what the copier announces, so that it follows the
 // list. The blocks of workers which are dead are announced by those which are owners.
+//
+// Another worker may evict a listed block, and announce that, before the list is announced. So the pool is listed once
+// more after poolPatience, and blocks which are gone are announced as evicted. If the pool cannot be listed, it is tried
+// again as often, and the blocks are announced then.
 type poolFeed struct {
 	id      kv.PoolID
 	worker  kv.Worker // of this engine
@@ -34,15 +39,25 @@ type poolFeed struct {
 		owners  []kv.Worker // nil: not known yet
 		changed bool        // owners are not announced
 		adopt   bool        // blocks of dead owners are to be announced
+		missed  bool        // a description went out without the blocks
+		due     bool        // the pool is to be listed without a description, too
+		armed   bool        // due is set later
+		lost    bool        // the pool does not come back
 		listing bool
+		stale   bool      // the list in progress is older than the death of an owner
 		list    *poolList // nil without one
+		// reported are blocks which were announced from a list, or after one, and not looked for since.
+		reported []kv.SeqHash
 	}
 }
 
-// poolList is what was in a pool at one time. The zero value is of a pool which cannot be used.
+// poolList is what of a pool at one time is to be announced. The zero value is of a pool which cannot be used.
 type poolList struct {
-	blocks []pool.PooledBlock
-	owners []kv.Worker
+	usable   bool
+	orphans  []kv.Event   // that blocks of workers which are no owners any more are in the pool
+	own      []kv.Event   // that blocks of this worker are
+	reported []kv.SeqHash // the blocks of both
+	gone     []kv.SeqHash // blocks which were reported before, and are not there
 }
 
 // PoolOwnersChanged tells an engine which workers are owners of its pool, itself among them, and which have died: it
@@ -52,8 +67,22 @@ func (e *Engine) PoolOwnersChanged(owners, dead []kv.Worker) {
 	f := &e.pool.feed
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.mu.owners, f.mu.changed = owners, true
-	f.mu.adopt = f.mu.adopt || len(dead) > 0
+	f.mu.owners, f.mu.changed, f.mu.lost = owners, true, false
+	if len(dead) > 0 { // a list which is there has them as owners
+		f.mu.adopt, f.mu.due = true, true
+		f.mu.stale, f.mu.list = f.mu.listing, nil
+	}
+	f.wake()
+}
+
+// PoolLost tells an engine that its pool cannot be used any more: it announces that it cannot attach the pool, and that
+// none of its blocks are there.
+func (e *Engine) PoolLost() {
+	f := &e.pool.feed
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.owners = slices.DeleteFunc(slices.Clone(f.mu.owners), func(w kv.Worker) bool { return w == f.worker })
+	f.mu.changed, f.mu.lost = true, true
 	f.wake()
 }
 
@@ -88,12 +117,14 @@ func (s *poolCopier) appendMoves(events []kv.Event, describe bool) (all, content
 	defer f.mu.Unlock()
 	if f.mu.changed {
 		f.mu.changed = false
-		ev := f.move(kv.Pooled, nil)
-		ev.Move.Access = slices.Clone(f.mu.owners)
-		events = append(events, ev)
+		to := kv.Pooled
+		if f.mu.lost {
+			to = kv.LocalGPU
+		}
+		events = append(events, f.moveWithOwners(to))
 	}
-	if (describe || f.mu.adopt) && f.mu.list == nil && !f.mu.listing {
-		f.mu.listing = true
+	if (describe || f.mu.due) && f.mu.list == nil && !f.mu.listing {
+		f.mu.listing, f.mu.due = true, false
 		f.listers.Go(s.listPool)
 	}
 	if f.mu.listing {
@@ -101,73 +132,141 @@ func (s *poolCopier) appendMoves(events []kv.Event, describe bool) (all, content
 	}
 	if list := f.mu.list; list != nil {
 		f.mu.list = nil
-		if f.mu.adopt {
-			f.mu.adopt = false
-			events = f.appendPooled(events, list, list.isOrphan)
-		}
+		events = f.appendList(events, list, describe)
 		if describe {
 			f.wake() // what was held back follows the description
 			return events, f.describe(list), true
 		}
 	}
 	for range len(f.moves) {
-		events = append(events, <-f.moves)
+		ev := <-f.moves
+		if f.mu.armed && ev.Move.To == kv.Pooled { // it may have been held back
+			f.mu.reported = append(f.mu.reported, ev.Seqs...)
+		}
+		events = append(events, ev)
 	}
 	return events, nil, true
 }
 
+// appendList appends what a list says to those which have descriptions already, and has the pool listed again if that is
+// needed.
+func (f *poolFeed) appendList(dst []kv.Event, list *poolList, describe bool) []kv.Event {
+	if !list.usable {
+		f.mu.missed = f.mu.missed || describe
+		f.listLater()
+		return dst
+	}
+	if len(list.gone) > 0 {
+		dst = append(dst, f.move(kv.Evicted, list.gone))
+	}
+	if f.mu.adopt || f.mu.missed {
+		dst = append(dst, list.orphans...)
+	}
+	if f.mu.missed {
+		dst = append(dst, list.own...)
+	}
+	f.mu.reported = nil
+	if describe || f.mu.adopt || f.mu.missed {
+		f.mu.reported = list.reported
+		f.listLater()
+	}
+	f.mu.adopt, f.mu.missed = false, false
+	return dst
+}
+
+// listLater has the pool listed after poolPatience, unless it is lost.
+func (f *poolFeed) listLater() {
+	if f.mu.armed || f.mu.lost {
+		return
+	}
+	f.mu.armed = true
+	time.AfterFunc(poolPatience, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.mu.armed, f.mu.due = false, !f.mu.lost
+		f.wake()
+	})
+}
+
 // listPool lists the pool for the loop.
 func (s *poolCopier) listPool() {
-	var progress atomic.Int64
-	lists := make(chan *poolList, 1)
-	list := &poolList{}
-	if s.runBeside(&progress, func() { lists <- s.makeList(&progress) }) {
-		list = <-lists
-	}
 	f := &s.feed
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.mu.listing, f.mu.list = false, list
+	for again := true; again; again = f.mu.stale {
+		f.mu.stale = false
+		reported := f.mu.reported
+		f.mu.Unlock()
+		var progress atomic.Int64
+		lists := make(chan *poolList, 1)
+		list := &poolList{}
+		if s.runBeside(&progress, func() { lists <- s.makeList(&progress, reported) }) {
+			list = <-lists
+		}
+		f.mu.Lock()
+		f.mu.list = list
+	}
+	f.mu.listing = false
 	f.wake()
 }
 
-// makeList lists the pool in parts, and counts them.
-func (s *poolCopier) makeList(progress *atomic.Int64) *poolList {
-	list := &poolList{}
+// makeList lists the pool in parts, and counts them. It looks for blocks which were reported before.
+func (s *poolCopier) makeList(progress *atomic.Int64, reported []kv.SeqHash) *poolList {
+	var blocks []pool.PooledBlock
+	var owners []kv.Worker
 	for from, more := 0, true; more; progress.Add(1) {
 		if err := s.memory.Use(func(p *pool.View, _ kv.Mono) error {
 			if !p.IsOwner() {
 				return pool.ErrEnded
 			}
-			list.blocks, from = p.AppendPooled(list.blocks, from, listChunk)
+			blocks, from = p.AppendPooled(blocks, from, listChunk)
 			more = from < p.Blocks()
-			list.owners = p.AppendOwners(list.owners[:0])
+			owners = p.AppendOwners(owners[:0])
 			return nil
 		}); err != nil {
 			return &poolList{}
 		}
 	}
-	slices.SortStableFunc(list.blocks, func(a, b pool.PooledBlock) int { return cmp.Compare(a.Index, b.Index) })
+	slices.SortStableFunc(blocks, func(a, b pool.PooledBlock) int { return cmp.Compare(a.Index, b.Index) })
+	list := &poolList{usable: true}
+	isOrphan := func(b *pool.PooledBlock) bool { return !slices.Contains(owners, b.Mover) }
+	list.orphans = s.feed.appendPooled(nil, blocks, isOrphan)
+	list.own = s.feed.appendPooled(nil, blocks, func(b *pool.PooledBlock) bool { return b.Mover == s.feed.worker && !isOrphan(b) })
+	there := make(map[kv.SeqHash]bool, len(blocks))
+	for i := range blocks {
+		b := &blocks[i]
+		there[b.Name] = true
+		if b.Mover == s.feed.worker || isOrphan(b) {
+			list.reported = append(list.reported, b.Name)
+		}
+	}
+	for _, seq := range reported {
+		if !there[seq] {
+			list.gone = append(list.gone, seq)
+		}
+	}
 	return list
 }
 
-// isOrphan reports whether the worker which has moved b into the pool is no owner any more.
-func (l *poolList) isOrphan(b *pool.PooledBlock) bool { return !slices.Contains(l.owners, b.Mover) }
+// moveWithOwners returns a move of no blocks which says which workers can attach the pool.
+func (f *poolFeed) moveWithOwners(to kv.PoolState) kv.Event {
+	ev := f.move(to, nil)
+	ev.Move.Access = slices.Clone(f.mu.owners)
+	return ev
+}
 
 // describe returns what follows a description of the cache: nothing of what this worker had announced of the pool holds,
 // and what is there now, of it and of workers which are no owners any more.
 func (f *poolFeed) describe(list *poolList) []kv.Event {
-	retract := f.move(kv.LocalGPU, nil)
-	retract.Move.Access = slices.Clone(f.mu.owners)
-	return f.appendPooled([]kv.Event{retract}, list, func(b *pool.PooledBlock) bool { return b.Mover == f.worker || list.isOrphan(b) })
+	return slices.Concat([]kv.Event{f.moveWithOwners(kv.LocalGPU)}, list.orphans, list.own)
 }
 
 // appendPooled appends that blocks are in the pool. It first reports them as stored in the pool, after the blocks before
 // them, and afterwards as removed, so that receivers learn their prefixes even if no worker's cache has them.
-func (f *poolFeed) appendPooled(dst []kv.Event, list *poolList, isReported func(*pool.PooledBlock) bool) []kv.Event {
+func (f *poolFeed) appendPooled(dst []kv.Event, blocks []pool.PooledBlock, isReported func(*pool.PooledBlock) bool) []kv.Event {
 	wanted := map[kv.SeqHash]bool{} // reported blocks, and the blocks before them
-	for i := range slices.Backward(list.blocks) {
-		if b := &list.blocks[i]; wanted[b.Name] || isReported(b) {
+	for i := range slices.Backward(blocks) {
+		if b := &blocks[i]; wanted[b.Name] || isReported(b) {
 			wanted[b.Name] = true
 			if b.Index > 0 {
 				wanted[b.Parent] = true
@@ -177,8 +276,8 @@ func (f *poolFeed) appendPooled(dst []kv.Event, list *poolList, isReported func(
 	var stored, pooled []kv.SeqHash
 	var labels []kv.MoELabel
 	placed := map[kv.SeqHash]bool{} // they begin their sequence, or follow one which is placed
-	for i := range list.blocks {
-		b := &list.blocks[i]
+	for i := range blocks {
+		b := &blocks[i]
 		if !wanted[b.Name] {
 			continue
 		}

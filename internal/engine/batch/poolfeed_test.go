@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -243,8 +244,173 @@ func TestPoolDescriptionHeldBack(t *testing.T) {
 		enginetest.MustGenerate(t, ctx, e, greedy(2, 9, 1)) // it waits for as long
 		late.expectMoves("without a list", "1 local_gpu 0")
 		release()
+		late.expectMoves("at once", "1 in_transit 1", "1 cxl_pooled 1")
+		time.Sleep(2 * poolPatience) // the pool is listed again then; the clock is a fake one
+		late.expectMoves("when the pool answers", "1 cxl_pooled 6")
+		late.expectAttachable("when the pool answers", req, map[kv.WorkerID]int{1: 5})
+		time.Sleep(3 * poolPatience) // nothing follows; the clock is a fake one
+		late.expectMoves("after all")
 		expectIdle(t, e)
 		p.check(t)
+	})
+}
+
+// listWhileStepping makes a router watch an engine, and returns when the engine is in a step and has listed its pool. The
+// list is announced after goOn.
+func listWhileStepping(t *testing.T, p *memPool, view *poolView, req *engine.Request) (ctx context.Context, e *Engine, r *routerReplica, goOn func()) {
+	t.Helper()
+	e, b := exchanging(t, 8, nil)
+	g := closed(e)
+	e.computer = exchangeOf{b, g}
+	if err := e.UsePool(view, testPoolID, view.worker); err != nil {
+		t.Fatal(err)
+	}
+	ctx = enginetest.Start(t, e)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := enginetest.Generate(ctx, e, req)
+		ended <- err
+	}()
+	r = newRouterReplica(t)
+	<-g.Enter
+	stop := r.watch(ctx, e, view.worker.ID)
+	synctest.Wait()
+	release := view.hangFrom(1)
+	g.Leave <- struct{}{}
+	<-g.Enter
+	release()
+	synctest.Wait()
+	return ctx, e, r, func() {
+		t.Helper()
+		t.Cleanup(stop)
+		g.Leave <- struct{}{}
+		g.Open(t)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+	}
+}
+
+// TestPoolEvictedWhileListed: a block which another worker evicts after it was listed, and announces as evicted before the
+// list is announced, is announced as evicted once more.
+func TestPoolEvictedWhileListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newMemPool(t, 6)
+		view, listed := p.attach(t, 1), greedy(1, 17, 1)
+		before, _ := pooled(t, view, nil)
+		expectChoice(t, enginetest.Start(t, before), before, listed, 0)
+		synctest.Wait()
+		ctx, first, router, goOn := listWhileStepping(t, p, view, greedy(3, 17, 5))
+		room := p.attach(t, 0).view.Blocks()
+		second, _ := pooled(t, p.attach(t, 2), nil)
+		enginetest.Start(t, second)
+		defer router.watch(ctx, second, 2)()
+		first.PoolOwnersChanged(owners(1, 2), nil)
+		evicting := greedy(2, 8*room+1, 1)
+		expectChoice(t, ctx, second, evicting, 0)
+		heldBack := hashesOf(t, greedy(4, 9, 1))[0] // which is not there either
+		first.pool.feed.announceMove(ctx, kv.Pooled, kv.MoELabel{}, heldBack)
+		synctest.Wait()
+		goOn()
+		time.Sleep(2 * poolPatience) // the pool is listed again then; the clock is a fake one
+		router.expectAttachable("of blocks which were listed", listed, map[kv.WorkerID]int{})
+		if b := router.mu.pools.AppendBlock(nil, heldBack); len(b) != 1 || b[0].State != kv.Evicted {
+			t.Errorf("a block whose move was held back is %+v", b)
+		}
+		router.expectAttachable("of what evicted them", evicting, map[kv.WorkerID]int{1: room, 2: room})
+		expectIdle(t, first)
+		p.check(t)
+	})
+}
+
+// TestPoolOwnerDiesWhileListed: a list which was made before the death of an owner was known does not hold: the blocks of
+// the dead are announced.
+func TestPoolOwnerDiesWhileListed(t *testing.T) {
+	for name, inProgress := range map[string]bool{"the list is there": false, "the list is being made": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newMemPool(t, 60)
+				dying, view := p.attach(t, 1), p.attach(t, 2)
+				first, _ := pooled(t, dying, nil)
+				req := greedy(1, 41, 1)
+				expectChoice(t, enginetest.Start(t, first), first, req, 0)
+				synctest.Wait()
+				var second *Engine
+				var router *routerReplica
+				goOn, gate := func() {}, make(chan struct{})
+				if inProgress {
+					second, _ = pooled(t, view, nil)
+					ctx := enginetest.Start(t, second)
+					router = newRouterReplica(t)
+					view.left = func() { <-gate }
+					stop := router.watch(ctx, second, 2)
+					defer func() { stop() }()
+					synctest.Wait()
+				} else {
+					_, second, router, goOn = listWhileStepping(t, p, view, greedy(2, 17, 5))
+				}
+				dying.view.Leave()
+				second.PoolOwnersChanged(owners(2), owners(1))
+				close(gate)
+				goOn()
+				router.expectAttachable("after the death", req, map[kv.WorkerID]int{2: 5})
+				expectIdle(t, second)
+			})
+		})
+	}
+}
+
+// TestPoolHangsAtDeath: the blocks of a dead worker are announced when the pool answers again.
+func TestPoolHangsAtDeath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newMemPool(t, 60)
+		dying, view := p.attach(t, 1), p.attach(t, 2)
+		first, _ := pooled(t, dying, nil)
+		second, _ := pooled(t, view, nil)
+		ctx := enginetest.Start(t, first)
+		enginetest.Start(t, second)
+		req := greedy(1, 41, 1)
+		expectChoice(t, ctx, first, req, 0)
+		router := newRouterReplica(t)
+		defer router.watch(ctx, second, 2)()
+		router.expectMoves("at first", "2 local_gpu 0")
+		dying.view.Leave()
+		release := view.hangFrom(1)
+		second.PoolOwnersChanged(owners(2), owners(1))
+		time.Sleep(5 * poolPatience) // the list is given up; the clock is a fake one
+		router.expectMoves("while the pool hangs", "2 cxl_pooled 0")
+		release()
+		time.Sleep(2 * poolPatience) // the pool is listed again then; the clock is a fake one
+		router.expectMoves("when the pool answers", "2 cxl_pooled 5")
+		router.expectAttachable("when the pool answers", req, map[kv.WorkerID]int{2: 5})
+		expectIdle(t, second)
+	})
+}
+
+// TestPoolLost: an engine whose pool is lost announces that it cannot attach it, and none of its blocks.
+func TestPoolLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newMemPool(t, 60)
+		view := p.attach(t, 1)
+		e, _ := pooled(t, view, nil)
+		ctx := enginetest.Start(t, e)
+		e.PoolOwnersChanged(owners(1), nil)
+		router := newRouterReplica(t)
+		defer router.watch(ctx, e, 1)()
+		req := greedy(1, 41, 1)
+		expectChoice(t, ctx, e, req, 0)
+		router.expectAttachable("at first", req, map[kv.WorkerID]int{1: 5})
+		view.view.Leave() // its memory cannot be used
+		e.PoolLost()
+		router.expectAttachable("of a lost pool", req, map[kv.WorkerID]int{})
+		if pools := router.mu.pools.AppendPools(nil); len(pools) > 1 || len(pools) == 1 && (pools[0].Pooled != 0 || len(pools[0].Access) != 0) {
+			t.Errorf("the router knows of a lost pool: %+v", pools)
+		}
+		late := newRouterReplica(t)
+		defer late.watch(ctx, e, 1)()
+		late.expectAttachable("of a later router", req, map[kv.WorkerID]int{})
+		expectIdle(t, e)
 	})
 }
 

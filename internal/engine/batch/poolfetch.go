@@ -94,6 +94,7 @@ func (s *poolCopier) findBlocks(ctx context.Context, seq *paged.Sequence, progre
 		return nil
 	}
 	f := &poolFetch{of: s, reserved: make(chan struct{}, 1)}
+	var use pool.Use
 	salt, before, found, contents := pool.DigestSalt(seq.Salt), kv.Digest{}, false, []pool.Content(nil)
 	for part := range slices.Chunk(blocks, lookUpChunk) {
 		progress.Add(1)
@@ -107,7 +108,7 @@ func (s *poolCopier) findBlocks(ctx context.Context, seq *paged.Sequence, progre
 			for i := range part {
 				c := contentOf(&part[i], salt)
 				c.ParentIdentity = before
-				at, err := p.FindUsed(&c)
+				at, err := p.FindUsed(&c, &use)
 				if err != nil {
 					return err
 				}

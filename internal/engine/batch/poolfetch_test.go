@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"penstock/core/kv"
+	"penstock/core/paged"
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
 )
@@ -334,6 +335,31 @@ func TestPoolKeepsHeldPrefix(t *testing.T) {
 		enginetest.Start(t, second)
 		expectChoice(t, ctx, second, greedy(1, 41, 1), 40)
 		expectIdle(t, second)
+		p.check(t)
+	})
+}
+
+// TestPoolKeepsLongPrompt: the last block of a prompt is evicted first, also of one which is looked up in parts.
+func TestPoolKeepsLongPrompt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newMemPool(t, lookUpChunk+8)
+		view := p.attach(t, 1)
+		room := view.view.Blocks()
+		e, _ := pooled(t, view, func(c *Config) {
+			c.Card.Blocks, c.Card.ContextLength = 2*room, 16*room
+		})
+		ctx := enginetest.Start(t, e)
+		req := greedy(1, 8*room+1, 1)
+		enginetest.MustGenerate(t, ctx, e, req)
+		expectPool(t, e, "of a long prompt", PoolStats{Stored: uint64(room)})
+		look := func() []bool { return e.pool.lookUp(ctx, paged.Sequence{Tokens: req.Prompt}).pooled }
+		look()
+		enginetest.MustGenerate(t, ctx, e, greedy(2, 9, 1))
+		expectPool(t, e, "of a short one", PoolStats{Stored: uint64(room) + 1, Evicted: 1})
+		if gone := slices.Index(look(), false); gone != room-1 {
+			t.Errorf("block %d of %d was evicted", gone, room)
+		}
+		expectIdle(t, e)
 		p.check(t)
 	})
 }

@@ -383,6 +383,62 @@ func TestCloseInUse(t *testing.T) {
 	}
 }
 
+// TestRunEndsInUse: Run ends though a use hangs, and the pool is left when that one returns. Nothing is reported then.
+func TestRunEndsInUse(t *testing.T) {
+	for name, joined := range map[string]bool{"before it joins": false, "when it leaves": true} {
+		t.Run(name, func(t *testing.T) {
+			f, err := Open(t.Context(), filepath.Join(t.TempDir(), "pool"), testSize, testConfig)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(f.Close)
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			ended, changes := make(chan error, 1), make(chan struct{}, 8)
+			run := func() {
+				ended <- f.Run(ctx, kv.Worker{ID: 1}, func([]kv.Worker, []kv.Worker) { changes <- struct{}{} })
+			}
+			if joined {
+				go run()
+				<-changes
+			}
+			hangs, gate := make(chan struct{}), make(chan struct{})
+			var hanging sync.WaitGroup
+			hanging.Go(func() {
+				if err := f.Use(func(*pool.View, kv.Mono) error {
+					close(hangs)
+					<-gate
+					return nil
+				}); err != nil {
+					t.Error(err)
+				}
+			})
+			<-hangs
+			if !joined {
+				go run()
+			}
+			stop()
+			select {
+			case err := <-ended:
+				if err != nil {
+					t.Error(err)
+				}
+			case <-time.After(time.Minute):
+				t.Error("Run waits for the pool")
+			}
+			close(gate)
+			hanging.Wait()
+			if err := backoff.Poll(t.Context(), time.Millisecond, func() bool { return statsOf(t, f).Owners == 0 }); err != nil {
+				t.Error(err)
+			}
+			err = f.keepOwner(ctx, kv.Worker{ID: 1}, func([]kv.Worker, []kv.Worker) { t.Error("a change is reported after the end") })
+			if n := statsOf(t, f).Owners; err != nil || n != 0 {
+				t.Errorf("after the end: %v, %d owners", err, n)
+			}
+		})
+	}
+}
+
 func TestSplitSpec(t *testing.T) {
 	for text, want := range map[string]string{
 		"0=/dev/shm/pool:2GiB": "0 /dev/shm/pool 2GiB", "7=a:b:512MiB": "7 a:b 512MiB",

@@ -29,11 +29,31 @@ func SplitSpec(text string) (id kv.PoolID, path, size string, err error) {
 	return kv.PoolID(n), rest[:colon], rest[colon+1:], nil
 }
 
+// leavePatience is how long Run waits at its end for a pool which does not answer.
+const leavePatience = time.Second
+
 // Run keeps this process an owner of the pool until ctx ends: it renews the lease, and takes back what dead owners had. It
 // calls changed, which may be nil, with the owners when they have changed since the last call, and with the workers of dead
-// owners. It returns nil when ctx ends, and otherwise why the pool is lost, or why
-// the worker cannot join it. The pool is left in either case.
+// owners. It returns nil when ctx ends, and otherwise why the pool is lost, or why the worker cannot join it. The pool is
+// left in either case; if it does not answer for a second after the end of ctx, it is left when it answers.
 func (f *File) Run(ctx context.Context, worker kv.Worker, changed func(owners, dead []kv.Worker)) error {
+	ended := make(chan error, 1)
+	go func() { ended <- f.keepOwner(ctx, worker, changed) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(leavePatience):
+		return nil
+	}
+}
+
+// keepOwner is Run, and waits for the pool.
+func (f *File) keepOwner(ctx context.Context, worker kv.Worker, changed func(owners, dead []kv.Worker)) error {
 	defer func() {
 		_ = f.Use(func(p *pool.View, _ kv.Mono) error { // a pool which is lost cannot be left
 			p.Leave()
@@ -60,6 +80,9 @@ func (f *File) Run(ctx context.Context, worker kv.Worker, changed func(owners, d
 		})
 		if err != nil {
 			return err
+		}
+		if ctx.Err() != nil {
+			return nil
 		}
 		slices.SortFunc(owners, kv.Worker.Compare)
 		if changed != nil && (len(dead) > 0 || !slices.Equal(owners, known)) {
