@@ -20,15 +20,27 @@ func TestChildOutlivesThread(t *testing.T) {
 	dir := t.TempDir()
 	launched := make(chan LaunchedProcess, 1)
 	threads := make(chan int, 1)
-	go func() { // its thread ends with it, because it stays locked
+	var start func()
+	start = func() { // its thread ends with it, because it stays locked
 		runtime.LockOSThread()
+		if syscall.Gettid() == os.Getpid() { // the main thread does not end: another one is there while this one waits
+			defer runtime.UnlockOSThread()
+			next := make(chan struct{})
+			go func() {
+				defer close(next)
+				start()
+			}()
+			<-next
+			return
+		}
 		p, err := LaunchProcess(os.Args[0], nil, dir)
 		if err != nil {
 			t.Error(err)
 		}
 		threads <- syscall.Gettid()
 		launched <- p
-	}()
+	}
+	go start()
 	thread, p := <-threads, <-launched
 	if t.Failed() {
 		return

@@ -223,7 +223,9 @@ func (c *ProcessConnector) countFailureLocked(role plan.WorkerRole) {
 }
 
 // isSteady reports whether a worker serves, and has done so for steadyAfter.
-func (w *childWorker) isSteady() bool { return w.state == childReady && time.Since(w.readyAt) >= steadyAfter }
+func (w *childWorker) isSteady() bool {
+	return w.state == childReady && time.Since(w.readyAt) >= steadyAfter
+}
 
 // startLocked starts a worker.
 func (c *ProcessConnector) startLocked(role plan.WorkerRole) error {

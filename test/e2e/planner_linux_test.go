@@ -34,8 +34,10 @@ var plannedSettings = []string{
 func startPlanned(t *testing.T, workers string, least int) *plannedFleet {
 	t.Helper()
 	f := &plannedFleet{process: launch(t, config.Frontend, "nats-listen=127.0.0.1:0"), dir: t.TempDir()}
-	args := append([]string{"planner", "--nats=" + f.started.NATS, "--planner-server=" + f.process.url, "--http-addr=127.0.0.1:0",
-		"--data-dir=" + f.dir, "--planner-workers=aggregated=" + workers}, plannedSettings...)
+	args := append([]string{
+		"planner", "--nats=" + f.started.NATS, "--planner-server=" + f.process.url, "--http-addr=127.0.0.1:0",
+		"--data-dir=" + f.dir, "--planner-workers=aggregated=" + workers,
+	}, plannedSettings...)
 	f.planner = exec.Command(os.Args[0], args...)
 	f.planner.Env = append(os.Environ(), roleProcessEnv+"=1")
 	f.planner.Stderr = f.log
