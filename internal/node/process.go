@@ -7,7 +7,9 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os/signal"
 	"sync"
+	"syscall"
 	"time"
 
 	"penstock/internal/doctor"
@@ -69,6 +71,8 @@ type role interface {
 // runRole runs a process with the role that newRole makes, until ctx ends. Then it lets running requests
 // finish, within the drain timeout, and returns nil.
 func runRole(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(*process) role) (err error) {
+	// Requests go on when the reader of the log is gone, as it is for the workers of a planner which was killed.
+	signal.Ignore(syscall.SIGPIPE)
 	p := &process{cfg: cfg, startedAt: time.Now(), metrics: obs.NewMetrics()}
 	if p.log, err = newLogger(cfg, stderr); err != nil {
 		return err

@@ -57,8 +57,12 @@ func (d *FleetDecision) leavingWorkers() map[string][]kv.WorkerID {
 	return leave
 }
 
-// maxAck bounds a decision or an acknowledgement, in bytes.
-const maxAck = 64 << 10
+const (
+	// maxAck bounds a decision or an acknowledgement, in bytes.
+	maxAck = 64 << 10
+	// maxLeave bounds the workers of a role which a decision names, so that it has at most maxAck bytes.
+	maxLeave = 1024
+)
 
 // Ack is what an agent which applies decisions says. docs/format/decision.md has its JSON.
 type Ack struct {
@@ -106,13 +110,17 @@ func parseAck(data []byte) (*Ack, error) {
 	return &a, nil
 }
 
-// fleetOf returns the workers of each role, in the order of roles.
-func (a *Ack) fleetOf(roles []plan.WorkerRole) []plan.RoleFleet {
+// fleetOf returns the workers of each role, in the order of roles. The workers which an earlier decision than the last one,
+// decision, could not have are not refused: the agent has not tried the last one.
+func (a *Ack) fleetOf(roles []plan.WorkerRole, decision uint64) []plan.RoleFleet {
 	fleet := make([]plan.RoleFleet, len(roles))
 	for i, role := range roles {
 		for _, r := range a.Roles {
 			if r.Role == role.String() {
-				fleet[i] = plan.RoleFleet{Ready: r.Ready, Starting: r.Starting, Draining: r.Draining, Refused: r.Refused}
+				fleet[i] = plan.RoleFleet{Ready: r.Ready, Starting: r.Starting, Draining: r.Draining}
+				if a.ID >= decision {
+					fleet[i].Refused = r.Refused
+				}
 			}
 		}
 	}

@@ -37,12 +37,14 @@ type fakeFleet struct {
 	rate     float64
 	requests float64 // which came until readAt
 	readAt   time.Time
-	// startUp and drain are the times which workers take. neverReady workers do not get ready, and broken ones end at once.
+	// startUp and drain are the times which workers take. neverReady workers do not get ready, and broken ones end after
+	// startUp.
 	startUp, drain     time.Duration
 	neverReady, broken bool
 	// frozen keeps the page which was read last, with its date or without; failing answers 500; partial lacks the
 	// histogram of gaps.
 	frozen, failing, partial bool
+	tableFailing             bool // the table of workers answers 503
 	keepDate                 bool
 	last                     []byte
 	lastDate                 string
@@ -57,6 +59,9 @@ func (f *fakeFleet) RoundTrip(req *http.Request) (*http.Response, error) {
 	defer f.mu.Unlock()
 	resp := &http.Response{StatusCode: http.StatusOK, Status: "200 OK", Header: http.Header{}, Request: req}
 	date, body := time.Now().UTC().Format(http.TimeFormat), f.tableLocked()
+	if f.tableFailing && req.URL.Path != "/metrics" {
+		resp.StatusCode, resp.Status = http.StatusServiceUnavailable, "503 Service Unavailable"
+	}
 	if req.URL.Path == "/metrics" {
 		if f.failing {
 			resp.StatusCode, resp.Status = http.StatusInternalServerError, "500 Internal Server Error"
@@ -141,7 +146,7 @@ func (f *fakeFleet) launch(_ string, args []string, _ string) (LaunchedProcess, 
 	f.calls = append(f.calls, fmt.Sprintf("start %d", p.id))
 	switch {
 	case f.broken:
-		_ = p.end.Close()
+		time.AfterFunc(f.startUp, func() { _ = p.end.Close() })
 	case !f.neverReady:
 		time.AfterFunc(f.startUp, func() {
 			f.mu.Lock()
@@ -375,18 +380,75 @@ func TestWorkerNeverReady(t *testing.T) {
 	})
 }
 
-// TestCrashLoop: workers which end at once are not started for ever, and the plan says so.
+// TestCrashLoop: workers which end at once, or later than the next plan, are not started for ever, and the plan says so.
+// One is tried again after a while, so that a fleet at its floor recovers.
 func TestCrashLoop(t *testing.T) {
-	f := &fakeFleet{broken: true}
-	runFleet(t, f, func(t *testing.T, p *FleetPlanner) {
-		pass(9*time.Minute + time.Second)
-		if started := f.callsOf("start"); len(started) != maxFailedStarts {
-			t.Errorf("%v, want %d", started, maxFailedStarts)
+	for _, lives := range []time.Duration{0, 40 * time.Second} {
+		f := &fakeFleet{broken: true, startUp: lives}
+		runFleet(t, f, func(t *testing.T, p *FleetPlanner) {
+			pass(9*time.Minute + time.Second)
+			if started := f.callsOf("start"); len(started) != maxFailedStarts {
+				t.Errorf("workers which live for %v: %v, want %d", lives, started, maxFailedStarts)
+			}
+			if r := p.LastReport(); !strings.Contains(strings.Join(r.Problems, "\n"), "no more are started") {
+				t.Errorf("problems %q", r.Problems)
+			}
+			f.change(func(f *fakeFleet) { f.broken = false })
+			pass(startAgainAfter)
+			if r := p.LastReport(); r.Roles[0].Actual != 1 || len(r.Problems) > 0 {
+				t.Errorf("the floor is not there again: %+v, %q", r.Roles, r.Problems)
+			}
+		})
+	}
+}
+
+// TestTableFails: while the table of workers cannot be read, nothing is started in place of the workers of others.
+func TestTableFails(t *testing.T) {
+	f := &fakeFleet{rate: 60, startUp: time.Second, processes: []*fakeProcess{{id: 1, role: "aggregated", registered: true}}}
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		connector, err := NewProcessConnector(ProcessConfig{Launch: f.launch, Binary: "penstock", Dir: dir, DrainTimeout: time.Hour})
+		if err != nil {
+			t.Fatal(err)
 		}
-		if r := p.LastReport(); !strings.Contains(strings.Join(r.Problems, "\n"), "no more are started") {
-			t.Errorf("problems %q", r.Problems)
+		p := newTestPlanner(t, Config{Sources: SourceConfig{Server: "http://fleet"}}, f, connector)
+		stop := startPlanner(t, p)
+		pass(5*time.Minute + time.Second)
+		before := len(f.callsOf("start"))
+		if before < 3 || orderOf(p) != before+1 {
+			t.Fatalf("%d workers are started beside the one of others, and %d ordered", before, orderOf(p))
 		}
+		f.change(func(f *fakeFleet) { f.tableFailing = true })
+		pass(5 * time.Minute)
+		if calls := f.callsOf(""); len(calls) != before {
+			t.Errorf("%v, want %d starts", calls, before)
+		}
+		stop()
 	})
+}
+
+// TestManyWorkersTooMany: a decision has its bound whatever the number of workers which are too many.
+func TestManyWorkersTooMany(t *testing.T) {
+	p := newTestPlanner(t, Config{Sources: SourceConfig{Server: "http://fleet"}}, &fakeFleet{}, nil)
+	var leaving []FleetWorker
+	out := plan.Plan{Roles: []plan.RolePlan{{Role: plan.Prefill, Order: 1}, {Role: plan.Decode, Order: 1}}}
+	for i := range 10_000 {
+		id := ^kv.WorkerID(0) - kv.WorkerID(i)
+		leaving = append(leaving, FleetWorker{ID: id, Role: plan.Prefill}, FleetWorker{ID: id, Role: plan.Decode})
+	}
+	d := p.decideNext(time.Now(), &out, leaving)
+	if text, err := json.Marshal(d); err != nil || len(text) > maxAck || d.Roles[1].Leave[0] != ^kv.WorkerID(0) {
+		t.Errorf("the decision has %d bytes, %v", len(text), err)
+	}
+}
+
+// TestProblemsHaveNoQuery: a problem names a page without the query of its URL.
+func TestProblemsHaveNoQuery(t *testing.T) {
+	s := newSources(SourceConfig{Pages: []string{"http://fleet/metrics?token=hidden"}, Client: &http.Client{Transport: &fakeFleet{failing: true}}})
+	r := s.readAll(t.Context(), time.Minute)
+	if text := strings.Join(r.problems, "\n"); strings.Contains(text, "hidden") || !strings.Contains(text, "http://fleet/metrics: it answered 500") {
+		t.Errorf("problems %q", text)
+	}
 }
 
 // TestLongStreams: workers whose requests last long drain as long as they may; nothing is started in their place, and the

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"syscall"
 )
@@ -79,6 +80,7 @@ type launchedCommand struct {
 	cmd    *exec.Cmd
 	output io.ReadCloser
 	log    *boundedLog
+	ended  chan struct{} // closed by Wait
 }
 
 // LaunchProcess starts a program, whose log is in dir. It is a LaunchFunc. On Linux the process gets SIGTERM when this one
@@ -88,17 +90,33 @@ func LaunchProcess(binary string, args []string, dir string) (LaunchedProcess, e
 	if err != nil {
 		return nil, err
 	}
-	p := &launchedCommand{cmd: exec.Command(binary, args...), log: log}
+	p := &launchedCommand{cmd: exec.Command(binary, args...), log: log, ended: make(chan struct{})}
 	p.cmd.Stderr = log
 	p.cmd.SysProcAttr = endWithParent()
 	if p.output, err = p.cmd.StdoutPipe(); err == nil {
-		err = p.cmd.Start()
+		err = p.startChild()
 	}
 	if err != nil {
 		_ = log.Close()
 		return nil, fmt.Errorf("start %s: %w", binary, err)
 	}
 	return p, nil
+}
+
+// startChild starts the process from a thread which lives until Wait returns: Linux ends a child with the thread which
+// started it.
+func (p *launchedCommand) startChild() error {
+	started := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := p.cmd.Start()
+		started <- err
+		if err == nil {
+			<-p.ended
+		}
+	}()
+	return <-started
 }
 
 // Output implements LaunchedProcess.
@@ -113,6 +131,7 @@ func (p *launchedCommand) Kill() error { return p.cmd.Process.Kill() }
 // Wait implements LaunchedProcess.
 func (p *launchedCommand) Wait() error {
 	err := p.cmd.Wait()
+	close(p.ended)
 	_ = p.log.Close()
 	return err
 }

@@ -2,7 +2,6 @@ package planner
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"os"
 	"os/signal"
@@ -15,13 +14,18 @@ import (
 // childVariable makes the test program a worker's process.
 const childVariable = "PLANNER_TEST_CHILD"
 
-// runChild is a worker: it says that it is ready, and ends when it is asked to drain.
+// runChild is a worker: it says that it is ready, and ends when it is asked to drain. It says it again after an interrupt.
 func runChild() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
+	asked := make(chan os.Signal, 2)
+	signal.Notify(asked, syscall.SIGTERM, os.Interrupt)
 	fmt.Fprintln(os.Stderr, "log of", strings.Join(os.Args[1:], " "))
 	fmt.Println(`{"role":"worker","worker_id":77}`)
-	<-ctx.Done()
+	for s := range asked {
+		if s == syscall.SIGTERM {
+			return
+		}
+		fmt.Println("interrupted")
+	}
 }
 
 // TestLaunchProcess: a real process gets its arguments, its log is a file of its own, and SIGTERM drains it.

@@ -244,6 +244,10 @@ func (p *pageMeter) countInterval(r *pageReading, received time.Time, interval t
 		c.problem = fmt.Sprintf("they are partial: %s was there before", missing)
 		return c
 	}
+	if added := missingFamily(r.families, last.families); added != "" && last.counts { // it may have counted for long
+		c.problem = fmt.Sprintf("%s was not there before, and counts need two readings", added)
+		return c
+	}
 	c.known = true
 	c.advance = r.at.Sub(last.at)
 	running := r.gauges[gaugeRunning] > 0

@@ -62,6 +62,23 @@ func TestPageOfVLLM(t *testing.T) {
 	}
 }
 
+// TestFamilyComesBack: what a page counted in all its life is no interval, when a reading in between lacked it.
+func TestFamilyComesBack(t *testing.T) {
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	without, _, _ := strings.Cut(vllmPage, "# TYPE vllm:request_success_total")
+	var m pageMeter
+	for i, tt := range []struct {
+		text string
+		want bool
+	}{{vllmPage, false}, {without, false}, {vllmPage, false}, {vllmPage + "\n", true}} {
+		c := m.countInterval(readPage(t, tt.text, "a", at), at, time.Minute)
+		if c.known != tt.want || c.Ended != 0 {
+			t.Errorf("reading %d: %+v", i, c)
+		}
+		at = at.Add(time.Minute)
+	}
+}
+
 // TestPenstockPage: requests which fail by the server count as arrivals, refused ones do not, nor does the work of
 // tokenizers.
 func TestPenstockPage(t *testing.T) {
@@ -152,7 +169,7 @@ func FuzzAck(f *testing.F) {
 		if err != nil {
 			return
 		}
-		for _, fleet := range ack.fleetOf([]plan.WorkerRole{plan.Aggregated, plan.Prefill, plan.Decode, plan.Encode}) {
+		for _, fleet := range ack.fleetOf([]plan.WorkerRole{plan.Aggregated, plan.Prefill, plan.Decode, plan.Encode}, 0) {
 			if min(fleet.Ready, fleet.Starting, fleet.Draining, fleet.Refused) < 0 {
 				t.Errorf("fleet %+v", fleet)
 			}

@@ -77,6 +77,7 @@ type FleetPlanner struct {
 	throttle  *obs.Throttle
 	startedAt time.Time
 	decision  FleetDecision // the last one
+	leaving   []FleetWorker // workers of the last table which could be read, in the order in which they should leave
 
 	mu struct {
 		sync.Mutex
@@ -196,14 +197,16 @@ func (p *FleetPlanner) handleInterval(ctx context.Context) {
 	}
 	now := time.Now()
 	out := p.machine.HandleInterval(kv.Mono(now.Sub(p.startedAt)), plan.Observation{Traffic: r.traffic, Fleet: fleet})
-	leaving := orderWorkers(r.workers)
-	next := p.decideNext(now, &out, leaving)
+	if r.known { // the workers of others do not end because a table cannot be read
+		p.leaving = orderWorkers(r.workers)
+	}
+	next := p.decideNext(now, &out, p.leaving)
 	report := &PlanReport{
 		Time: now.UTC().Format(time.RFC3339), Namespace: p.cfg.Namespace, Connector: p.cfg.ConnectorName,
 		Interval: p.cfg.Plan.Interval.Seconds(), Traffic: describeTraffic(r.traffic, p.cfg.Plan.Interval), Plan: out, Leave: next.leavingWorkers(),
 	}
 	if p.connector != nil && len(next.Roles) > 0 {
-		if err := p.connector.ApplyDecision(ctx, &next, leaving); err != nil {
+		if err := p.connector.ApplyDecision(ctx, &next, p.leaving); err != nil {
 			p.metrics.failures.Inc()
 			r.problems = append(r.problems, fmt.Sprintf("connector %s: %v", p.cfg.ConnectorName, err))
 		}
@@ -225,7 +228,7 @@ func (p *FleetPlanner) decideNext(now time.Time, out *plan.Plan, leaving []Fleet
 			}
 		}
 		d.Roles = append(d.Roles, RoleDecision{
-			Role: role.Role.String(), Workers: role.Order, Leave: ids[:max(len(ids)-role.Order, 0)], Reason: role.Reason,
+			Role: role.Role.String(), Workers: role.Order, Leave: ids[:min(max(len(ids)-role.Order, 0), maxLeave)], Reason: role.Reason,
 		})
 	}
 	if len(d.Roles) == 0 {

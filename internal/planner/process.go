@@ -39,9 +39,10 @@ const (
 	// killAfter is the time beyond DrainTimeout after which a process is killed.
 	killAfter = 15 * time.Second
 	// maxFailedStarts is how many workers of a role may end in a row before they served for steadyAfter: no further ones
-	// are started then, until fewer are ordered.
+	// are started then, until fewer are ordered, or one again after startAgainAfter.
 	maxFailedStarts = 5
 	steadyAfter     = time.Minute
+	startAgainAfter = 10 * time.Minute
 	// maxStartsAtOnce bounds the processes which one decision starts.
 	maxStartsAtOnce = 64
 	// maxGone bounds the ids of ended workers which are remembered, because tables list them for a while.
@@ -81,7 +82,9 @@ type ProcessConnector struct {
 		sync.Mutex
 		children []*childWorker
 		gone     []kv.WorkerID
+		order    map[plan.WorkerRole]int // the last one
 		failed   map[plan.WorkerRole]int // starts in a row which failed
+		failedAt map[plan.WorkerRole]time.Time
 		refused  map[plan.WorkerRole]int
 		foreign  map[plan.WorkerRole]int // workers of others which are too many
 		last     map[plan.WorkerRole]string
@@ -119,7 +122,8 @@ func NewProcessConnector(cfg ProcessConfig) (*ProcessConnector, error) {
 		return nil, errors.New("planner: connector process needs a program and a directory for the logs of workers")
 	}
 	c := &ProcessConnector{cfg: cfg}
-	c.mu.failed, c.mu.refused, c.mu.foreign, c.mu.last = map[plan.WorkerRole]int{}, map[plan.WorkerRole]int{}, map[plan.WorkerRole]int{}, map[plan.WorkerRole]string{}
+	c.mu.order, c.mu.failed, c.mu.failedAt = map[plan.WorkerRole]int{}, map[plan.WorkerRole]int{}, map[plan.WorkerRole]time.Time{}
+	c.mu.refused, c.mu.foreign, c.mu.last = map[plan.WorkerRole]int{}, map[plan.WorkerRole]int{}, map[plan.WorkerRole]string{}
 	return c, nil
 }
 
@@ -148,26 +152,31 @@ func (c *ProcessConnector) applyRoleLocked(role plan.WorkerRole, order int, leav
 	own := c.listLocked(role, childStarting, childReady)
 	c.mu.refused[role], c.mu.foreign[role] = 0, max(foreign-order, 0)
 	surplus := len(own) - max(order-foreign, 0)
+	if order < c.mu.order[role] || slices.ContainsFunc(own, func(w *childWorker) bool { return w.isSteady() && w.readyAt.After(c.mu.failedAt[role]) }) {
+		c.mu.failed[role] = 0
+	}
+	c.mu.order[role] = order
 	if surplus >= 0 {
-		if surplus == 0 || len(own) == 0 {
-			c.mu.failed[role] = 0
-		}
 		for _, w := range c.chooseLeavingLocked(own, leaving)[:surplus] {
 			c.drainLocked(w)
 		}
 		return nil
 	}
 	missing := -surplus
+	most := maxStartsAtOnce
 	if c.mu.failed[role] >= maxFailedStarts {
-		c.mu.refused[role] = missing
-		return nil
+		if time.Since(c.mu.failedAt[role]) < startAgainAfter {
+			c.mu.refused[role] = missing
+			return nil
+		}
+		most = 1
 	}
 	for n := range missing {
-		if n == maxStartsAtOnce {
+		if n == most {
 			break
 		}
 		if err := c.startLocked(role); err != nil {
-			c.mu.failed[role]++
+			c.countFailureLocked(role)
 			c.mu.refused[role] = missing - n
 			return fmt.Errorf("start a worker of role %s: %w", role, err)
 		}
@@ -205,6 +214,17 @@ func (c *ProcessConnector) chooseLeavingLocked(own []*childWorker, leaving []Fle
 		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(b.number, a.number))
 	})
 	return out
+}
+
+// countFailureLocked records a start which failed.
+func (c *ProcessConnector) countFailureLocked(role plan.WorkerRole) {
+	c.mu.failed[role]++
+	c.mu.failedAt[role] = time.Now()
+}
+
+// isSteady reports whether a worker serves, and has done so for steadyAfter.
+func (w *childWorker) isSteady() bool {
+	return w.state == childReady && time.Since(w.readyAt) >= steadyAfter
 }
 
 // startLocked starts a worker.
@@ -270,7 +290,7 @@ func (c *ProcessConnector) markEnded(w *childWorker, cause error) {
 		return
 	}
 	if w.id == 0 || time.Since(w.readyAt) < steadyAfter {
-		c.mu.failed[w.role]++
+		c.countFailureLocked(w.role)
 	} else {
 		c.mu.failed[w.role] = 0
 	}

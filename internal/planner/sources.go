@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -81,11 +82,17 @@ func (s *sources) readAll(ctx context.Context, interval time.Duration) reading {
 			r.workers, err = parseWorkers(table.data, s.cfg.Model)
 		}
 		if r.known = err == nil; err != nil {
-			r.problems = append(r.problems, fmt.Sprintf("the workers of %s: %v", s.cfg.Server, err))
+			r.problems = append(r.problems, fmt.Sprintf("the workers of %s: %v", nameURL(s.cfg.Server), err))
 		}
 	}
 	s.measurePages(bodies, interval, &r)
 	return r
+}
+
+// nameURL returns a URL without its query, which may have a secret.
+func nameURL(text string) string {
+	name, _, _ := strings.Cut(text, "?")
+	return name
 }
 
 // measurePages fills in the traffic, if all pages tell their part of it.
@@ -95,7 +102,7 @@ func (s *sources) measurePages(bodies []fetched, interval time.Duration, r *read
 	for i := range bodies {
 		c := s.measurePage(i, &bodies[i], interval)
 		if c.problem != "" {
-			r.problems = append(r.problems, fmt.Sprintf("the metrics of %s: %s", s.pages[i], c.problem))
+			r.problems = append(r.problems, fmt.Sprintf("the metrics of %s: %s", nameURL(s.pages[i]), c.problem))
 		}
 		complete = complete && c.known
 		least = min(least, c.advance)

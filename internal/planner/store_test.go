@@ -53,7 +53,7 @@ func TestDecisionFormat(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fleet := ack.fleetOf([]plan.WorkerRole{plan.Decode, plan.Aggregated})
+	fleet := ack.fleetOf([]plan.WorkerRole{plan.Decode, plan.Aggregated}, documented.ID)
 	if ack.ID != documented.ID || fleet[1] != (plan.RoleFleet{Ready: 2, Draining: 1}) || fleet[0] != (plan.RoleFleet{}) {
 		t.Errorf("%+v, %+v", ack, fleet)
 	}
@@ -80,6 +80,14 @@ func testStore(ctx context.Context, t *testing.T, store DecisionStore, acknowled
 	if len(fleet) != 1 || fleet[0] != (plan.RoleFleet{Ready: 1, Refused: 1}) || len(problems) != 1 || !strings.Contains(problems[0], `"no quota"`) {
 		t.Errorf("%+v, %q", fleet, problems)
 	}
+	later := exampleDecision()
+	later.ID++
+	if err := c.ApplyDecision(ctx, &later, nil); err != nil {
+		t.Fatal(err)
+	}
+	if fleet, _ := c.DescribeFleet(ctx, roles); len(fleet) != 1 || fleet[0] != (plan.RoleFleet{Ready: 1}) {
+		t.Errorf("%+v has what an earlier decision could not have", fleet)
+	}
 	acknowledge(Ack{Version: 2, ID: d.ID})
 	if fleet, problems := c.DescribeFleet(ctx, roles); fleet != nil || len(problems) != 1 || !strings.Contains(problems[0], "version 2") {
 		t.Errorf("%+v, %q", fleet, problems)
@@ -92,9 +100,40 @@ func testStore(ctx context.Context, t *testing.T, store DecisionStore, acknowled
 	}
 	data, err := store.ReadDecision(ctx)
 	var stored FleetDecision
-	if err != nil || json.Unmarshal(data, &stored) != nil || stored.ID != d.ID+1 || earlier.ID != stored.ID {
-		t.Errorf("after decision %d of another planner comes %s, %v", d.ID, data, err)
+	if err != nil || json.Unmarshal(data, &stored) != nil || stored.ID != later.ID+1 || earlier.ID != stored.ID {
+		t.Errorf("after decision %d of another planner comes %s, %v", later.ID, data, err)
 	}
+	// Of two planners the later one writes.
+	later.ID++
+	if err := c.ApplyDecision(ctx, &later, nil); err == nil || !strings.Contains(err.Error(), "another planner of this namespace") {
+		t.Errorf("the planner before it: %v", err)
+	}
+	earlier.ID = 5
+	if err := next.ApplyDecision(ctx, &earlier, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestNeverAcknowledged: decisions which no agent acknowledges are reported, also if each interval has another one.
+func TestNeverAcknowledged(t *testing.T) {
+	store, err := NewDirectoryStore(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		c := NewVirtualConnector(store, 2*time.Minute)
+		for i := range 4 {
+			if _, problems := c.DescribeFleet(t.Context(), nil); (len(problems) > 0) != (i >= 2) {
+				t.Errorf("after %d decisions: %q", i, problems)
+			}
+			d := exampleDecision()
+			d.ID += uint64(i)
+			if err := c.ApplyDecision(t.Context(), &d, nil); err != nil {
+				t.Fatal(err)
+			}
+			pass(time.Minute)
+		}
+	})
 }
 
 func TestDirectoryStore(t *testing.T) {

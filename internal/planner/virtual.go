@@ -34,7 +34,8 @@ type VirtualConnector struct {
 	opened   bool
 	base     uint64 // added to ids, so that they ascend from the ones which the store has
 	written  FleetDecision
-	since    time.Time // when it was written
+	acked    uint64    // the last acknowledged id
+	since    time.Time // since when a decision waits for an acknowledgement
 }
 
 // NewVirtualConnector returns a connector. Decisions which no agent acknowledges within patience are reported.
@@ -54,6 +55,9 @@ func (c *VirtualConnector) ApplyDecision(ctx context.Context, d *FleetDecision, 
 	}
 	next := *d
 	next.ID += c.base
+	if err := c.checkOwner(ctx); err != nil {
+		return err
+	}
 	data, err := json.Marshal(&next)
 	if err != nil {
 		return err
@@ -61,7 +65,7 @@ func (c *VirtualConnector) ApplyDecision(ctx context.Context, d *FleetDecision, 
 	if err := c.store.WriteDecision(ctx, data); err != nil {
 		return fmt.Errorf("write the decision: %w", err)
 	}
-	if next.ID != c.written.ID {
+	if next.ID != c.written.ID && c.acked >= c.written.ID {
 		c.since = time.Now()
 	}
 	c.written = next
@@ -86,6 +90,22 @@ func (c *VirtualConnector) openStore(ctx context.Context, first uint64) error {
 	return nil
 }
 
+// checkOwner finds out whether a planner which was started later writes into the store: an agent would follow each in turn.
+func (c *VirtualConnector) checkOwner(ctx context.Context) error {
+	if c.written.ID == 0 {
+		return nil
+	}
+	data, err := c.store.ReadDecision(ctx)
+	if err != nil {
+		return fmt.Errorf("read the last decision: %w", err)
+	}
+	var last FleetDecision
+	if json.Unmarshal(data, &last) == nil && last.ID > c.written.ID && last.ID < maxDecisionID {
+		return fmt.Errorf("another planner of this namespace has written decision %d, and this one writes no more: stop one of them, and start the other one again", last.ID)
+	}
+	return nil
+}
+
 // maxDecisionID bounds ids which a store may have: JSON readers are exact below it.
 const maxDecisionID = 1 << 53
 
@@ -104,7 +124,10 @@ func (c *VirtualConnector) DescribeFleet(ctx context.Context, roles []plan.Worke
 		if ack, err = parseAck(data); err != nil {
 			return nil, []string{fmt.Sprintf("connector virtual: the acknowledgement is not valid: %v", err)}
 		}
-		fleet = ack.fleetOf(roles)
+		fleet = ack.fleetOf(roles, c.written.ID)
+	}
+	if ack.ID > c.acked {
+		c.acked, c.since = ack.ID, time.Now()
 	}
 	if ack.Error != "" {
 		problems = append(problems, fmt.Sprintf("connector virtual: the agent reports: %.200q", ack.Error))

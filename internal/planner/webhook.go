@@ -38,6 +38,7 @@ type WebhookConnector struct {
 	cfg    WebhookConfig
 	client *http.Client
 	ack    *Ack // the last one, nil if there is none
+	posted uint64
 }
 
 // NewWebhookConnector returns a connector.
@@ -77,7 +78,7 @@ func (c *WebhookConnector) ApplyDecision(ctx context.Context, d *FleetDecision, 
 	if err != nil {
 		return fmt.Errorf("its answer cannot be read: %w", err)
 	}
-	c.ack = nil
+	c.ack, c.posted = nil, d.ID
 	if len(bytes.TrimSpace(answer)) == 0 {
 		return nil
 	}
@@ -96,7 +97,7 @@ func (c *WebhookConnector) DescribeFleet(_ context.Context, roles []plan.WorkerR
 	if c.ack.Error != "" {
 		problems = append(problems, fmt.Sprintf("connector webhook: it reports: %.200q", c.ack.Error))
 	}
-	return c.ack.fleetOf(roles), problems
+	return c.ack.fleetOf(roles, c.posted), problems
 }
 
 // Close implements Connector.

@@ -35,6 +35,8 @@ func roleOf(command config.Command) starter {
 		return node.RunFrontend
 	case config.Worker:
 		return node.RunWorker
+	case config.PlannerCommand:
+		return node.RunPlanner
 	}
 	return node.RunRouter
 }

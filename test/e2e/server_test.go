@@ -23,6 +23,9 @@ func TestMain(m *testing.M) {
 	if settings := os.Getenv(workerProcessEnv); settings != "" {
 		os.Exit(runWorkerProcess(strings.Split(settings, "\n")))
 	}
+	if os.Getenv(roleProcessEnv) != "" {
+		os.Exit(runRoleProcess(os.Args[1:]))
+	}
 	fixturetest.RunTests(m)
 }
 

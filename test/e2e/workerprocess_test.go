@@ -7,8 +7,12 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
+	"syscall"
 	"testing"
+
+	"github.com/spf13/pflag"
 
 	"penstock/internal/config"
 	"penstock/internal/node"
@@ -65,4 +69,30 @@ func runWorkerProcess(settings []string) int {
 	}
 	fmt.Fprintln(os.Stderr, err)
 	return 1
+}
+
+// roleProcessEnv makes a test binary a process of a role, whose command line is the one of penstock. It names no setting.
+const roleProcessEnv = "E2E_ROLE_PROCESS"
+
+// runRoleProcess is the whole of such a process. It says on stdout that it is ready, and SIGTERM stops it.
+func runRoleProcess(args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	command := config.Command(args[0])
+	fs := pflag.NewFlagSet(args[0], pflag.ContinueOnError)
+	flags := config.AddFlags(fs, command)
+	fs.Bool("json", false, "")
+	err := fs.Parse(args[1:])
+	var cfg *config.Loaded
+	if err == nil {
+		cfg, err = config.Load("", os.Environ(), flags)
+	}
+	if err == nil {
+		err = roleOf(command)(ctx, cfg, os.Stderr, func(s node.Started) { _ = json.NewEncoder(os.Stdout).Encode(s) })
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
 }
