@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"penstock/core/kv"
+	"penstock/core/pool"
 	"penstock/internal/config"
 	"penstock/internal/engine"
 	"penstock/internal/node/engines"
@@ -27,6 +29,7 @@ const poolBlock = 16
 type poolFleet struct {
 	*process
 	pool    string // the setting
+	file    *poolfile.File
 	workers map[string]*workerProcess
 }
 
@@ -42,13 +45,12 @@ func startPoolFleet(t *testing.T) *poolFleet {
 		t.Fatal(err)
 	}
 	layout := model.Engines[0].(engine.BlockProvider).BlockLayout()
-	pool := layout.PoolConfig()
-	pool.Lease = time.Hour // it does not end while a slow machine does not renew it
-	file, err := poolfile.Open(t.Context(), path, 32<<20, pool)
-	if err != nil {
+	poolConfig := layout.PoolConfig()
+	poolConfig.Lease = time.Hour // it does not end while a slow machine does not renew it
+	if f.file, err = poolfile.Open(t.Context(), path, 32<<20, poolConfig); err != nil {
 		t.Fatal(err)
 	}
-	file.Close()
+	t.Cleanup(f.file.Close)
 	f.join("1", f.pool)
 	f.join("2", f.pool)
 	f.join("3")
@@ -78,6 +80,18 @@ func (f *poolFleet) pooled(workers int) int {
 		return -1
 	}
 	return index.Pools[0].Pooled
+}
+
+// stored returns how many blocks are in the pool. It asks no worker.
+func (f *poolFleet) stored() (n int) {
+	f.t.Helper()
+	if err := f.file.Use(func(p *pool.View, _ kv.Mono) error {
+		n = p.Stats().Pooled
+		return nil
+	}); err != nil {
+		f.t.Fatal(err)
+	}
+	return n
 }
 
 // attachable returns how many blocks of a request each worker can attach.
@@ -149,19 +163,21 @@ func TestPoolOfProcesses(t *testing.T) {
 // failure.
 func TestPoolMigration(t *testing.T) {
 	t.Parallel()
-	request := chat(longPrompt(2), 300)
+	// Worker 1 answers ahead of the client, so it is killed at no chosen token: as soon as 4 blocks of the answer, about a
+	// fifth of it, are in the pool. To look there takes no request.
+	const length = 300
+	request := chat(longPrompt(2), length)
 	request["ignore_eos"], request["logprobs"] = true, true
 	alone := start(t, "workers=1")
 	want, err := alone.streamTokens(request, nil)
-	if err != nil || len(want) != 300 {
+	if err != nil || len(want) != length {
 		t.Fatalf("%d tokens: %v", len(want), err)
 	}
 	f := startPoolFleet(t)
 	_, blocks := f.warm(chat(longPrompt(2), 1)) // so the router sends the request to worker 1
 	atKill := 0
 	got, err := f.streamTokens(request, func(n int) {
-		// The rest of the answer is on its way while worker 1 is asked, so the kill is at no chosen token.
-		if atKill == 0 && n > 0 && f.workers["1"].sum("penstock_pool_stored_total") >= blocks+4 {
+		if atKill == 0 && n > 0 && f.stored() >= blocks+4 {
 			f.workers["1"].kill()
 			atKill = n
 		}
