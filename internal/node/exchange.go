@@ -30,6 +30,10 @@ func jobLimits(wait time.Duration) disagg.JobConfig {
 	return disagg.JobConfig{ClaimWait: wait / 5, Heartbeat: min(bus.DefaultLease/4, wait/20), Budget: 6 * wait}
 }
 
+// reachWait is how long prefill workers try to reach the memory of a decode worker. It is well within the silence which that
+// one bears, since the attempts count as work.
+func reachWait(wait time.Duration) time.Duration { return wait / 5 }
+
 // depthInterval is how often the queue of prefill workers is asked for its depth.
 const depthInterval = time.Second
 
@@ -230,7 +234,7 @@ func (x *blockExchange) openPrefiller(self disagg.Incarnation, _ string, eng blo
 	exchange.Epoch = self.Epoch
 	wait := time.Duration(p.cfg.Disagg.PrefillWait)
 	w, err := handoff.NewPrefillWorker(handoff.PrefillWorkerConfig{
-		Self: self, Exchange: exchange, Job: jobLimits(wait), ReachWait: wait, FindOwner: x.fleet.FindOwner, Observe: o.CountPrefilled,
+		Self: self, Exchange: exchange, Job: jobLimits(wait), ReachWait: reachWait(wait), FindOwner: x.fleet.FindOwner, Observe: o.CountPrefilled,
 		IsBroken: o.IsEngineBroken, Log: obs.Component(p.log, "worker"),
 	}, eng, p.planes.RPC, p.planes.Bulk)
 	if err != nil {

@@ -90,7 +90,7 @@ func (f *Fastest) openWhole(ctx context.Context, d Descriptor) (*sharedLane, err
 		if addr, _ := d.endpoint(Mem); addr == p.(*MemPlane).addr {
 			return nil, nil
 		}
-		return nil, fault.New(fault.Unavailable, "open transfer: it is another process's memory")
+		return nil, errOtherMemory
 	})
 }
 

@@ -17,8 +17,8 @@ const (
 )
 
 var (
-	errSpeaksTLS   = errors.New("the peer speaks TLS, and this side does not; give both the TLS settings or neither")
-	errNotPenstock = errors.New("the peer is not a Penstock transfer plane")
+	errSpeaksTLS   = lastingError{errors.New("the peer speaks TLS, and this side does not; give both the TLS settings or neither")}
+	errNotPenstock = lastingError{errors.New("the peer is not a Penstock transfer plane")}
 )
 
 // hello is the first frame of each side.

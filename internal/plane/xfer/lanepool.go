@@ -51,7 +51,7 @@ func newLanePool(cfg *Config, t Transport, dial func(context.Context, string) (*
 	return p
 }
 
-var errPoolClosed = fault.New(fault.Unavailable, "open transfer: this side of the plane is closed")
+var errPoolClosed = lastingError{fault.New(fault.Unavailable, "open transfer: this side of the plane is closed")}
 
 // open returns a writer of the transfer which d names, at addr.
 func (p *lanePool) open(ctx context.Context, addr string, d Descriptor) (TransferWriter, error) {

@@ -40,6 +40,9 @@ func (p *MemPlane) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
+// errOtherMemory is the outcome of a descriptor of another process.
+var errOtherMemory = lastingError{fault.New(fault.Unavailable, "open transfer: it is another process's memory")}
+
 // Open implements Plane.
 func (p *MemPlane) Open(ctx context.Context, d Descriptor) (TransferWriter, error) {
 	switch addr, ok := d.endpoint(Mem); {
@@ -48,7 +51,7 @@ func (p *MemPlane) Open(ctx context.Context, d Descriptor) (TransferWriter, erro
 	case !ok:
 		return nil, errNoWay(d)
 	case addr != p.addr:
-		return nil, fault.New(fault.Unavailable, "open transfer: it is another process's memory")
+		return nil, errOtherMemory
 	}
 	w := &memWriter{observer: p.observer, began: time.Now()}
 	w.mu.Lock() // interrupt waits until w is complete

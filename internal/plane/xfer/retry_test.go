@@ -1,119 +1,18 @@
 package xfer_test
 
 import (
-	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
-	"io"
 	"net"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"penstock/core/fault"
+	"penstock/internal/fixturetest"
 	"penstock/internal/plane/xfer"
 )
-
-// lateListener is a way to a TCPPlane which is closed at first: connections to its address are refused.
-type lateListener struct {
-	t       *testing.T
-	addr    string // at which the owner is believed to be
-	running sync.WaitGroup
-	mu      struct {
-		sync.Mutex
-		conns    []net.Conn
-		accepted int
-	}
-}
-
-// newLateListener draws an address.
-func newLateListener(t *testing.T) *lateListener {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Close()
-	return &lateListener{t: t, addr: l.Addr().String()}
-}
-
-// open begins to listen, and passes connections on to another address until the end of the test.
-func (d *lateListener) open(to string) {
-	l, err := net.Listen("tcp", d.addr)
-	if err != nil {
-		d.t.Error(err)
-		return
-	}
-	d.t.Cleanup(func() {
-		l.Close()
-		d.mu.Lock()
-		for _, c := range d.mu.conns {
-			c.Close()
-		}
-		d.mu.Unlock()
-		d.running.Wait()
-	})
-	d.running.Go(func() {
-		for {
-			near, err := l.Accept()
-			if err != nil {
-				return
-			}
-			far, err := net.Dial("tcp", to)
-			if err != nil {
-				near.Close()
-				continue
-			}
-			d.mu.Lock()
-			d.mu.conns = append(d.mu.conns, near, far)
-			d.mu.accepted++
-			d.mu.Unlock()
-			for _, ends := range [][2]net.Conn{{near, far}, {far, near}} {
-				d.running.Go(func() {
-					_, _ = io.Copy(ends[0], ends[1])
-					ends[0].Close()
-				})
-			}
-		}
-	})
-}
-
-// TestRetryUntilOwnerListens: a transfer whose owner does not listen at first arrives, whole, once.
-func TestRetryUntilOwnerListens(t *testing.T) {
-	for name, size := range map[string]int{"small": 64 << 10, "large": 3 << 20} {
-		t.Run(name, func(t *testing.T) {
-			late, free := newLateListener(t), newLateListener(t)
-			owner := newTCP(t, xfer.TCPConfig{Listen: free.addr, Advertise: late.addr})
-			run(t, owner)
-			into := make([]byte, size)
-			transfer, err := owner.Expect(xfer.Incoming{Into: [][]byte{into}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			refused, opened := 0, 0
-			p := &xfer.RetryPlane{Plane: newTCP(t, xfer.TCPConfig{}), Within: time.Minute, OnAttempt: func(err error) {
-				if err == nil {
-					opened++
-				} else if refused++; refused == 2 {
-					late.open(free.addr)
-				}
-			}}
-			sent := fillPattern(make([]byte, size), 3)
-			if err := xfer.Write(t.Context(), p, transfer.Descriptor(), []byte("note"), sent); err != nil {
-				t.Fatal(err)
-			}
-			if receipt, err := transfer.Wait(t.Context()); err != nil || string(receipt.Note) != "note" || !bytes.Equal(into, sent) {
-				t.Errorf("%+v, %v", receipt, err)
-			}
-			late.mu.Lock()
-			defer late.mu.Unlock()
-			if refused < 2 || opened != 1 || late.mu.accepted != 1 {
-				t.Errorf("%d attempts were refused, %d transfers opened, by %d connections", refused, opened, late.mu.accepted)
-			}
-		})
-	}
-}
 
 // failingPlane fails to open transfers, or, with opens, opens transfers whose writes fail.
 type failingPlane struct {
@@ -141,7 +40,7 @@ func (w failingWriter) Write([]byte) error { return w.err }
 // TestNoRetryOnceOpen: a transfer which was opened is not repeated, since the owner may have bytes of it.
 func TestNoRetryOnceOpen(t *testing.T) {
 	f := &failingPlane{err: fault.New(fault.Unavailable, "the connection is lost"), opens: true}
-	err := xfer.Write(t.Context(), &xfer.RetryPlane{Plane: f, Within: time.Minute}, xfer.Descriptor{}, nil, []byte("bytes"))
+	err := xfer.Write(t.Context(), &xfer.RetryPlane{Plane: f, Until: time.Now().Add(time.Minute)}, xfer.Descriptor{}, nil, []byte("bytes"))
 	if !errors.Is(err, f.err) || len(f.began) != 1 {
 		t.Errorf("%d attempts, and then %v", len(f.began), err)
 	}
@@ -164,7 +63,7 @@ func TestRetryEnds(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := &failingPlane{err: tt.err}
 				began := time.Now()
-				_, err := (&xfer.RetryPlane{Plane: f, Within: 10 * time.Second}).Open(t.Context(), xfer.Descriptor{})
+				_, err := (&xfer.RetryPlane{Plane: f, Until: began.Add(10 * time.Second)}).Open(t.Context(), xfer.Descriptor{})
 				took := time.Since(began)
 				if !errors.Is(err, tt.err) {
 					t.Errorf("%v", err)
@@ -186,7 +85,7 @@ func TestRetryIsCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &failingPlane{err: fault.New(fault.Unavailable, "refused")}
 		ctx, cancel := context.WithCancel(t.Context())
-		p := &xfer.RetryPlane{Plane: f, Within: time.Minute, OnAttempt: func(error) {
+		p := &xfer.RetryPlane{Plane: f, Until: time.Now().Add(time.Minute), OnAttempt: func(error) {
 			if len(f.began) == 3 {
 				time.AfterFunc(time.Millisecond, cancel) // virtual: in the wait which follows
 			}
@@ -195,4 +94,109 @@ func TestRetryIsCancelled(t *testing.T) {
 			t.Errorf("%d attempts, and then %v", len(f.began), err)
 		}
 	})
+}
+
+// answer listens, answers what comes first on each connection, and then says nothing until the end of the test. It returns
+// its address.
+func answer(t *testing.T, with string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			_, _ = c.Read(make([]byte, 4096))
+			_, _ = c.Write([]byte(with))
+		}
+	}()
+	t.Cleanup(func() {
+		l.Close()
+		<-ended
+	})
+	return l.Addr().String()
+}
+
+// TestNoRetryOfLastingFailures: what another attempt does not mend is tried once, unless there is another way to the owner.
+func TestNoRetryOfLastingFailures(t *testing.T) {
+	pair, other := fixturetest.NewPair(t, fixturetest.CertOptions{}), fixturetest.NewPair(t, fixturetest.CertOptions{})
+	secure := newTCP(t, xfer.TCPConfig{ServerTLS: &tls.Config{Certificates: []tls.Certificate{pair.TLS}}})
+	run(t, secure)
+	closed := newTCP(t, xfer.TCPConfig{})
+	closed.Close()
+	plain, trusting := newTCP(t, xfer.TCPConfig{}), newTCP(t, xfer.TCPConfig{ClientTLS: &tls.Config{RootCAs: other.Pool}})
+	mem, err := xfer.NewMemPlane(xfer.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fastest, err := xfer.NewFastest(mem, nil, nil, newTCP(t, xfer.TCPConfig{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	closer(t, fastest)
+	noPeer := answer(t, "HTTP/1.1 400 Bad Request\r\n\r\n")
+	for name, tt := range map[string]struct {
+		plane    xfer.Plane
+		at       []xfer.OwnerAddress
+		repeated bool
+	}{
+		"no way":                 {plain, []xfer.OwnerAddress{{Transport: xfer.Shm, Address: "host/name"}}, false},
+		"closed":                 {closed, []xfer.OwnerAddress{{Transport: xfer.TCP, Address: noPeer}}, false},
+		"another certificate":    {trusting, secure.Addresses(), false},
+		"no peer":                {plain, []xfer.OwnerAddress{{Transport: xfer.TCP, Address: noPeer}}, false},
+		"no peer with TLS":       {trusting, []xfer.OwnerAddress{{Transport: xfer.TCP, Address: noPeer}}, false},
+		"a peer with TLS":        {plain, []xfer.OwnerAddress{{Transport: xfer.TCP, Address: answer(t, "\x15\x03\x01\x00\x02\x02\x46")}}, false},
+		"another process's":      {mem, []xfer.OwnerAddress{{Transport: xfer.Mem, Address: "other"}}, false},
+		"neither of two ways":    {fastest, []xfer.OwnerAddress{{Transport: xfer.Mem, Address: "other"}, {Transport: xfer.TCP, Address: noPeer}}, false},
+		"one way of two perhaps": {fastest, []xfer.OwnerAddress{{Transport: xfer.Mem, Address: "other"}, {Transport: xfer.TCP, Address: "127.0.0.1:0"}}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for way, open := range map[string]func(context.Context, xfer.Plane) error{
+				"large": func(ctx context.Context, p xfer.Plane) error {
+					_, err := p.Open(ctx, xfer.Descriptor{Endpoints: tt.at, Size: 1})
+					return err
+				},
+				"small": func(ctx context.Context, p xfer.Plane) error {
+					return xfer.Write(ctx, p, xfer.Descriptor{Endpoints: tt.at, Size: 1}, nil, []byte{1})
+				},
+			} {
+				ctx, cancel := context.WithCancel(t.Context())
+				attempts := 0
+				err := open(ctx, &xfer.RetryPlane{Plane: tt.plane, Until: time.Now().Add(time.Minute), OnAttempt: func(error) {
+					if attempts++; attempts == 2 {
+						cancel()
+					}
+				}})
+				cancel()
+				if err == nil || attempts != 1 != tt.repeated {
+					t.Errorf("%s: %d attempts, and then %v", way, attempts, err)
+				}
+			}
+		})
+	}
+}
+
+// TestNoRetryOfAlert: an owner which does not accept the certificate of a writer says so by an alert of TLS.
+func TestNoRetryOfAlert(t *testing.T) {
+	pair := fixturetest.NewPair(t, fixturetest.CertOptions{})
+	near, far := net.Pipe()
+	defer near.Close()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer far.Close()
+		_ = tls.Server(far, &tls.Config{Certificates: []tls.Certificate{pair.TLS}, ClientAuth: tls.RequireAnyClientCert, MaxVersion: tls.VersionTLS12}).Handshake()
+	}()
+	err := tls.Client(near, &tls.Config{InsecureSkipVerify: true}).Handshake()
+	<-ended
+	if refused := fault.New(fault.Unavailable, "open: %w", err); err == nil || xfer.IsRepeatable(refused) {
+		t.Errorf("%v is repeated", refused)
+	}
 }

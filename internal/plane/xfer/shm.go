@@ -97,7 +97,7 @@ func (p *ShmPlane) dialLane(ctx context.Context, addr string) (*lane, error) {
 		return nil, fault.New(fault.Invalid, "open transfer: %.100q is no address in shared memory", addr)
 	}
 	if host != p.host {
-		return nil, fault.New(fault.Unavailable, "open transfer: the owner is on another host, or in another network namespace")
+		return nil, lastingError{fault.New(fault.Unavailable, "open transfer: the owner is on another host, or in another network namespace")}
 	}
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", "@"+name)

@@ -65,7 +65,7 @@ func (p *TCPPlane) Open(ctx context.Context, d Descriptor) (TransferWriter, erro
 
 // errNoWay is the outcome of a descriptor whose owner is not reachable by any transport of a plane.
 func errNoWay(d Descriptor) error {
-	return fault.New(fault.Unavailable, "open transfer: the owner can be reached only by %v", d.Endpoints)
+	return lastingError{fault.New(fault.Unavailable, "open transfer: the owner can be reached only by %v", d.Endpoints)}
 }
 
 // openWhole implements wholeOpener.

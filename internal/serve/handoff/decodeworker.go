@@ -102,10 +102,11 @@ type HandoffOutcome struct {
 
 // HandoffStages is how long each stage took from the end of a prefill elsewhere to the first token of the answer.
 type HandoffStages struct {
-	// Send is the time until the first bytes were ready to be sent, as the prefill worker measured it: the wait for a
-	// connection and a copy from its cache. It is 0 for prefill workers of earlier builds.
+	// Send is the time until the first bytes were ready to be sent, as the prefill worker measured it: a copy from its cache
+	// and, before that, the wait for a connection. It does not have that wait if all blocks are copied at once, at most 1 MiB:
+	// their connection is opened after the copy, and no stage has the wait. It is 0 for prefill workers of earlier builds.
 	Send time.Duration
-	// Transfer is the time from the first bytes to the last one, verified; the prefill worker copies the rest from its cache
+	// Transfer is the time from the claim, which comes with the first bytes, to the last one, verified; the prefill worker copies the rest from its cache
 	// meanwhile. Import is the copy into the cache of the decode worker, and FirstToken what follows: its wait for a step,
 	// and that step, which computes at most a block of the prompt.
 	Transfer, Import, FirstToken time.Duration

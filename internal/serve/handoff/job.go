@@ -3,6 +3,7 @@ package handoff
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -258,14 +259,23 @@ const pieceBytes = 1 << 20
 // reachOwner returns the plane by which the blocks of a transfer are written. While its owner cannot be reached, attempts
 // are repeated, since what is computed costs more than they do, and count as work. What has begun to send is not repeated.
 func (j *job) reachOwner(ctx context.Context, d *xfer.Descriptor) xfer.Plane {
-	within := min(cmp.Or(j.p.cfg.ReachWait, d.Lease), d.Lease)
-	j.reachUntil.Store(int64(j.p.now().Add(within)))
-	return &xfer.RetryPlane{Plane: j.p.bulk, Within: within, OnAttempt: func(err error) {
-		if err == nil {
+	p, owner := j.p, fmt.Sprint(d.Endpoints)
+	until := p.unreached.planAttempts(owner, p.now(), min(cmp.Or(p.cfg.ReachWait, d.Lease), d.Lease))
+	return &xfer.RetryPlane{Plane: p.bulk, Until: p.born.Add(time.Duration(until)), OnOpening: func(opening bool) {
+		if opening {
+			j.reachUntil.Store(int64(until))
+		} else {
 			j.reachUntil.Store(0)
-			return
 		}
-		j.p.cfg.Log.DebugContext(ctx, "the memory of a decode worker is not reached", "request", j.req.ID, "error", err)
+	}, OnAttempt: func(err error) {
+		switch {
+		case err == nil:
+			p.unreached.forget(owner)
+			return
+		case ctx.Err() == nil && xfer.IsRepeatable(err):
+			p.unreached.add(owner, p.now())
+		}
+		p.cfg.Log.DebugContext(ctx, "the memory of a decode worker is not reached", "request", j.req.ID, "error", err)
 	}}
 }
 

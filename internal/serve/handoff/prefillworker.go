@@ -30,8 +30,8 @@ type PrefillWorkerConfig struct {
 	// Concurrency bounds the jobs of the queue which are worked on at once, and also those which came by calls; 0 means
 	// 2. Waiting bounds the calls which wait beyond that; 0 means 64.
 	Concurrency, Waiting int
-	// ReachWait bounds the time for which a job with computed blocks tries to reach the memory of its decode worker; 0
-	// means the lease of the transfer, which bounds it too.
+	// ReachWait bounds the time for which a job with computed blocks tries to reach the memory of its decode worker, from the
+	// first failure on, of any job; 0 means the lease of the transfer, which bounds it too.
 	ReachWait time.Duration
 	// FindOwner returns what a decode worker states in its registration; nil if it is not registered. It must not wait.
 	FindOwner func(kv.Worker) *disagg.Metadata
@@ -95,6 +95,8 @@ type PrefillWorker struct {
 	left   chan struct{}  // closed by Drain
 	called sync.WaitGroup // calls which Run waits for
 	sent   atomic.Uint64  // bytes of blocks which have been written, of all jobs
+	// unreached are the decode workers whose memory is not reached.
+	unreached unreachedOwners
 	// throttle logs what may be true of every job.
 	throttle *obs.Throttle
 	mu       struct {

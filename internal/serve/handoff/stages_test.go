@@ -34,6 +34,16 @@ func TestStages(t *testing.T) {
 			t.Errorf("%+v, want %+v", got, want)
 		}
 
+		// The connection of a small transfer is opened after Send, and before Transfer.
+		small := newRequest(3, 400, 5)
+		if o := r.expect(small, r.start(r.ctx, small)); !isRemote(o) {
+			t.Errorf("%+v", o)
+		}
+		want.Send, want.Transfer = time.Microsecond, want.Transfer/2 // one piece
+		if got := <-observed; got != want {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+
 		local := newRequest(2, large, 5)
 		local.Split.Policy = new(disagg.NeverRemote)
 		if o := r.expect(local, r.start(r.ctx, local)); isRemote(o) {
