@@ -1,4 +1,4 @@
-// Package sdk holds the publisher of sdk/python against a running Penstock. test/interop/zmtp.sh runs it.
+// Package sdk holds a publisher of sdk against a running Penstock. test/interop/zmtp.sh runs it for each language.
 package sdk
 
 import (
@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,7 +28,7 @@ const blockSize = 16
 type process struct {
 	t     *testing.T
 	cmd   *exec.Cmd
-	in    io.Writer
+	in    io.WriteCloser
 	lines *bufio.Scanner
 }
 
@@ -67,6 +68,20 @@ func (p *process) kill() {
 	_ = p.cmd.Wait()
 }
 
+// finish ends the input, after which the program must end by itself, without an error.
+func (p *process) finish() {
+	p.t.Helper()
+	if err := p.in.Close(); err != nil {
+		p.t.Fatal(err)
+	}
+	if p.lines.Scan() {
+		p.t.Fatalf("%s: %s", p.cmd.Path, p.lines.Text())
+	}
+	if err := p.cmd.Wait(); err != nil {
+		p.t.Fatalf("%s: %v", p.cmd.Path, err)
+	}
+}
+
 func (p *process) signal(s os.Signal) {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(s); err != nil {
@@ -91,34 +106,44 @@ type engine struct {
 	next           kv.EngineHash
 }
 
-// startPublisher runs the publisher at ports, 0 for any.
+// startPublisher runs the publisher at ports, 0 for any. PENSTOCK_SDK_PUBLISHER is its command, in words between blanks.
+// It gets the endpoints, block size, buffer and queue as arguments, and prints the endpoints. Then it answers each line
+// with "done". A line is a method and numbers:
+//
+//	stored LAYER EXPERT (HASH TOKEN...)...
+//	removed HASH...
+//	cleared
+//	pooled POOL WORKER WORKER HASH...
+//	evicted HASH...
 func startPublisher(t *testing.T, events, replay string) *engine {
-	options, err := json.Marshal(map[string]any{
-		"endpoint": events, "replay_endpoint": replay, "block_size": blockSize, "buffer_batches": 64, "queue": 16,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, first := startProcess(t, variable(t, "PENSTOCK_SDK_PYTHON"), "-B", "publisher.py", string(options))
-	var endpoints [2]string
-	if err := json.Unmarshal([]byte(first), &endpoints); err != nil {
-		t.Fatal(err)
-	}
-	return &engine{process: p, events: endpoints[0], replay: endpoints[1], held: map[kv.SeqHash]kv.EngineHash{}}
+	command := strings.Fields(variable(t, "PENSTOCK_SDK_PUBLISHER"))
+	p, first := startProcess(t, command[0], append(command[1:], events, replay, strconv.Itoa(blockSize), "64", "16")...)
+	events, replay, _ = strings.Cut(first, " ")
+	return &engine{process: p, events: events, replay: replay, held: map[kv.SeqHash]kv.EngineHash{}}
 }
 
-func (e *engine) say(method string, arguments any) {
+// say sends a line of a method and numbers.
+func (e *engine) say(method string, numbers ...uint64) {
 	e.t.Helper()
-	line, err := json.Marshal([]any{method, arguments})
-	if err != nil {
-		e.t.Fatal(err)
+	line := []byte(method)
+	for _, n := range numbers {
+		line = strconv.AppendUint(append(line, ' '), n, 10)
 	}
-	if _, err := fmt.Fprintf(e.in, "%s\n", line); err != nil {
+	if _, err := e.in.Write(append(line, '\n')); err != nil {
 		e.t.Fatal(err)
 	}
 	if got := e.line(); got != "done" {
 		e.t.Fatalf("%s: %s", method, got)
 	}
+}
+
+// sayOf sends a line of a method, numbers and then hashes.
+func (e *engine) sayOf(method string, names []kv.EngineHash, numbers ...uint64) {
+	e.t.Helper()
+	for _, name := range names {
+		numbers = append(numbers, uint64(name))
+	}
+	e.say(method, numbers...)
 }
 
 // store stores a prompt of n blocks, and returns the engine's hashes of them.
@@ -128,18 +153,19 @@ func (e *engine) store(n int) (names []kv.EngineHash) {
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	var blocks []any
+	described := []uint64{3, 17}
 	var tokens []kv.Token
 	for range n {
 		e.next++
-		from := len(tokens)
-		for i := range blockSize {
-			tokens = append(tokens, kv.Token(int(e.next)*blockSize+i))
-		}
 		names = append(names, e.next)
-		blocks = append(blocks, []any{e.next, tokens[from:], []int{3, 17}})
+		described = append(described, uint64(e.next))
+		for i := range uint64(blockSize) {
+			token := uint64(e.next)*blockSize + i
+			tokens = append(tokens, kv.Token(token))
+			described = append(described, token)
+		}
 	}
-	e.say("stored", map[string]any{"blocks": blocks, "parent_hash": nil})
+	e.say("stored", described...)
 	seq := kv.SeqHash(0)
 	for i, b := range hasher.AppendBlockHashes(nil, tokens, nil) {
 		seq = kv.ExtendSeq(seq, uint32(i), b)
@@ -152,7 +178,7 @@ func (e *engine) store(n int) (names []kv.EngineHash) {
 func (e *engine) remove(names ...kv.EngineHash) {
 	e.t.Helper()
 	slices.Reverse(names)
-	e.say("removed", map[string]any{"block_hashes": names})
+	e.sayOf("removed", names)
 	maps.DeleteFunc(e.held, func(_ kv.SeqHash, name kv.EngineHash) bool { return slices.Contains(names, name) })
 }
 
@@ -253,8 +279,8 @@ func TestPublisher(t *testing.T) {
 	up, url := startUp(t, simulated, e)
 	e.await("joined late", url, 0)
 
-	e.say("to the pool", []any{early[:4], 5, 1, 2})
-	e.say("to the pool", []any{early[4:6], 5, 3, 4})
+	e.sayOf("pooled", early[:4], 5, 1, 2)
+	e.sayOf("pooled", early[4:6], 5, 3, 4)
 	e.await("two transitions", url, 6)
 	e.remove(early[5:]...)
 	e.await("removed, and still in the pool", url, 6)
@@ -266,7 +292,7 @@ func TestPublisher(t *testing.T) {
 			e.remove(names...)
 		}
 	}
-	e.say("transition", map[string]any{"block_hashes": early[:2], "new_state": "evicted"})
+	e.sayOf("evicted", early[:2])
 	up.signal(syscall.SIGCONT)
 	e.await("a slow reader", url, 4)
 
@@ -275,12 +301,19 @@ func TestPublisher(t *testing.T) {
 	_, url = startUp(t, simulated, e)
 	e.await("the reader restarted", url, 4)
 
-	e.kill()
+	e.finish()
 	again := startPublisher(t, e.events, e.replay)
 	again.next = 1_000_000
 	again.store(5)
 	again.await("the engine restarted", url, 4) // what is in pools stays there
-	again.say("cleared", nil)
-	clear(again.held)
-	again.await("cleared", url, 4)
+
+	again.kill()
+	last := startPublisher(t, e.events, e.replay)
+	last.next = 2_000_000
+	last.store(3)
+	last.await("the engine was killed", url, 4)
+	last.say("cleared")
+	clear(last.held)
+	last.await("cleared", url, 4)
+	last.finish()
 }
