@@ -163,11 +163,11 @@ func TestPoolLost(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- u.run(ctx) }()
 	if err := awaitClosed(ctx, e.lost); err != nil {
-		t.Error(err)
+		t.Fatal(err)
 	}
 	select {
 	case err := <-ended:
-		t.Errorf("the worker has ended: %v", err)
+		t.Fatalf("the worker has ended: %v", err)
 	default:
 	}
 	stop()
