@@ -55,7 +55,7 @@ for python in "${pythons[@]}"; do
 done
 test_publisher() { PENSTOCK_SDK_PUBLISHER="$*" go test -count=1 -v ./sdk | grep -v -e '^=== ' -e level=INFO; }
 if [ -n "$sdk" ]; then
-  (cd "$root/sdk/python" && "$sdk" -B -m mypy --cache-dir="$work/mypy")
+  (cd "$root/sdk/python" && "$sdk" -B -m mypy --cache-dir="$work/mypy" && "$sdk" -B -m unittest discover tests)
   test_publisher "$sdk" -B publisher.py
 fi
 if c_tools; then

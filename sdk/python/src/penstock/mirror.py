@@ -27,6 +27,7 @@ class Mirror:
 
     def __init__(self) -> None:
         self._blocks: dict[int, _Block] = {}
+        self._early: dict[int, int] = {}  # remembered blocks which came before their parent, by the parent
         self._media: dict[str, None] = {"GPU": None}
         self._pools: dict[int, None] = {}
 
@@ -54,10 +55,8 @@ class Mirror:
         for i, block_hash in enumerate(event["block_hashes"]):
             block = self._blocks.get(block_hash)
             if block is None:
-                block = self._blocks[block_hash] = _Block({}, parent)
-                above = None if parent is None else self._blocks.get(parent)
-                if above is not None:
-                    above.children += 1
+                block = self._blocks[block_hash] = _Block({}, parent, children=self._early.pop(block_hash, 0))
+                self._count_child(parent, 1)
             label = (event.get("moe_metadata") or {i: None})[i] or block.event.get("moe_metadata")
             block.event = {
                 **event,
@@ -125,9 +124,18 @@ class Mirror:
                 return
             del self._blocks[block_hash]
             block_hash = block.parent
-            above = None if block_hash is None else self._blocks.get(block_hash)
-            if above is not None:
-                above.children -= 1
+            self._count_child(block_hash, -1)
+
+    def _count_child(self, parent: int | None, change: int) -> None:
+        if parent is None:
+            return
+        above = self._blocks.get(parent)
+        if above is not None:
+            above.children += change
+        elif self._early.get(parent, 0) + change > 0:
+            self._early[parent] = self._early.get(parent, 0) + change
+        else:
+            self._early.pop(parent, None)
 
     def describe(self) -> list[Event]:
         """Return events after which a reader knows exactly this state, whatever it knew before."""
@@ -143,8 +151,8 @@ class Mirror:
         for block in self._blocks.values():
             if block.pooled is not None:
                 _append_moved(out, block.pooled)
-        if gone:
-            out.append(events.removed(gone[::-1], "GPU"))
+        gone.reverse()
+        out += [events.removed(gone[i : i + _RUN], "GPU") for i in range(0, len(gone), _RUN)]
         return out
 
     def _parents_first(self) -> Iterator[tuple[int, _Block]]:

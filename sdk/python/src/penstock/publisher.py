@@ -16,7 +16,8 @@ from penstock.events import Event, StoredBlock, Worker
 from penstock.mirror import Mirror
 
 _END = b"\xff" * 8
-_CHUNK = 4096  # events of a description in one batch
+# What one batch of a description has at most: events, blocks and tokens. A reader takes 2^20 blocks and 2^24 tokens.
+_CHUNK = (4096, 1 << 16, 1 << 21)
 _FIRST_REPEAT, _LAST_REPEAT = 1.0, 60.0  # seconds until the last batch is sent again, doubled each time
 
 
@@ -201,8 +202,29 @@ class KvEventPublisher:
             if self._dropped is not None and first == self._dropped[0]:
                 return [self._dropped, *kept]
             described = self._base.describe()
-            # The description takes the place of the batches which it sums up, and so has at most as many numbers.
-            size = max(_CHUNK, -(-len(described) // start))
-            chunks = [described[i : i + size] for i in range(0, len(described), size)]
-            numbered = [(start - len(chunks) + i, self._encode(chunk)) for i, chunk in enumerate(chunks)]
-            return [*numbered, *kept]
+        chunks = divide_description(described, start)
+        numbered = [(start - len(chunks) + i, self._encode(chunk)) for i, chunk in enumerate(chunks)]
+        return [*numbered, *kept]
+
+
+def divide_description(described: list[Event], numbers: int) -> list[list[Event]]:
+    """Divide a description into batches, at most ``numbers`` of them.
+
+    The description takes the place of the batches which it sums up, and so has at most as many numbers. Batches are as
+    large as a reader takes them only if there are too few numbers for smaller ones.
+    """
+    limits = list(_CHUNK)
+    while True:
+        chunks: list[list[Event]] = [[]]
+        sums = [0, 0, 0]
+        for event in described:
+            size = [1, len(event.get("block_hashes", ())), len(event.get("token_ids", ()))]
+            larger = [n + more for n, more in zip(sums, size, strict=True)]
+            if chunks[-1] and any(n > limit for n, limit in zip(larger, limits, strict=True)):
+                chunks.append([])
+                larger = size
+            chunks[-1].append(event)
+            sums = larger
+        if len(chunks) <= numbers:
+            return chunks
+        limits = [2 * limit for limit in limits]
