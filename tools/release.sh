@@ -55,7 +55,7 @@ out="$(cd "$out" && pwd)"
 [ -z "$(ls -A "$out")" ] || fail "$out is not empty: name a new directory"
 
 cd "$root"
-# Settings of this machine do not enter the build, those of go env -w included. What says from where modules come, and
+# Settings of this machine do not enter the build, nor what go env -w has set. What says from where modules come, and
 # where they are kept, does not change the bytes and stays.
 for name in GOPROXY GOPRIVATE GONOPROXY GOSUMDB GONOSUMDB GOINSECURE GOMODCACHE GOCACHE; do
   value="$(go env "$name")"
@@ -64,7 +64,7 @@ done
 export GOENV=off GOFLAGS='' GOEXPERIMENT='' GOAMD64=v1 GOARM64=v8.0 CGO_ENABLED=0 GOWORK=off
 unset GOOS GOARCH
 epoch="$(git log -1 --format=%ct)" || fail "the time of the commit is needed: release from a git checkout"
-[ -z "$(git status --porcelain)" ] || printf 'release: the tree has changes: the archives are not those of a commit\n' >&2
+[ -z "$(git status --porcelain)" ] || printf 'release: the tree has changes: the archives are of no commit\n' >&2
 
 # What all archives have: documents, units, completion and man pages.
 tree="$work/tree"

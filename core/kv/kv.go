@@ -235,7 +235,7 @@ type PoolShare uint64
 // Share returns part n of p.
 func (p PoolID) Share(n uint32) PoolShare { return PoolShare(n)<<32 | PoolShare(p) }
 
-// Pool returns the pool of which s is a part.
+// Pool returns the pool to which the share belongs.
 func (s PoolShare) Pool() PoolID { return PoolID(s) }
 
 // IsPart reports whether s is a part with an access list of its own.

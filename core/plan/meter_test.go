@@ -15,7 +15,7 @@ func TestMeter(t *testing.T) {
 		t.Fatalf("without requests: %+v, %q", got, reason)
 	}
 	if got, reason := m.MeasureTraffic(&IntervalCounts{At: 2, FirstTokens: 3}); got != nil || reason == "" {
-		t.Fatalf("requests of which none has ended: %+v, %q", got, reason)
+		t.Fatalf("requests, none ended: %+v, %q", got, reason)
 	}
 	counts := IntervalCounts{
 		At: 3, FirstTokens: 10, Failed: 2, FirstTokenSeconds: 4, Gaps: 100, GapSeconds: 2,

@@ -103,7 +103,7 @@ func (r *plannerRole) plannerConfig() (planner.Config, error) {
 	return cfg, nil
 }
 
-// defaultCacheTokens is the cache of a worker of which nothing is known, in tokens, as core/plan has it.
+// defaultCacheTokens is the cache of an unknown worker, in tokens, as core/plan has it.
 const defaultCacheTokens = 1 << 20
 
 // newClient returns the client which reads servers and pages. Redirects are not followed, because the key is for one

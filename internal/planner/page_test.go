@@ -100,8 +100,8 @@ penstock_frontend_requests_total{model="m",endpoint="tokenize",status="200"} 6
 	}
 }
 
-// TestParseWorkers: ranks of a worker are one, workers behind a router stand in its place, and those of other models and
-// roles do not count.
+// TestParseWorkers: ranks of a worker are one, workers behind a router stand in its place, and workers of other models
+// and roles do not count.
 func TestParseWorkers(t *testing.T) {
 	const text = `{"rows":[
  {"worker_id":9,"role":"router","model":"m","state":"ready","behind":[{"worker_id":3,"role":"prefill","model":"m","state":"draining"}]},

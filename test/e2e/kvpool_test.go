@@ -154,12 +154,12 @@ func TestPoolOfProcesses(t *testing.T) {
 		t.Errorf("from the pool: %+v, computed: %+v", second, first)
 	}
 	if n := f.workers["2"].computed(); n != first.prompt-blocks*poolBlock {
-		t.Errorf("worker 2 computed %d of %d tokens, of which %d blocks are in the pool", n, first.prompt, blocks)
+		t.Errorf("worker 2 computed %d of %d tokens, and %d blocks are in the pool", n, first.prompt, blocks)
 	}
 }
 
-// TestPoolMigration: a worker is killed in the middle of an answer. Another one with its pool goes on, of the prompt and of
-// the answer it computes the last partial block and the blocks in transit, and the tokens are those of an answer without a
+// TestPoolMigration: a worker is killed in the middle of an answer. Another one with its pool goes on. Of
+// prompt and answer it computes the last partial block and the blocks in transit, and the tokens are the same as without a
 // failure.
 func TestPoolMigration(t *testing.T) {
 	t.Parallel()

@@ -113,7 +113,7 @@ func (f *plannedFleet) readyWorkers() (n int) {
 }
 
 // TestPlannerScales: a step of the load is answered with more workers, and when it is over some leave. No request fails
-// meanwhile, of which some are long. SIGTERM of the planner leaves no worker.
+// meanwhile, some of them long. SIGTERM of the planner leaves no worker.
 func TestPlannerScales(t *testing.T) {
 	t.Parallel()
 	f := startPlanned(t, "1..3", 1)

@@ -24,7 +24,7 @@ type archiveFile struct {
 	data []byte
 }
 
-// readTree reads the files below dir, none of which may be executed.
+// readTree reads the files below dir. None may be executed.
 func readTree(dir string) (files []archiveFile, err error) {
 	err = filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {

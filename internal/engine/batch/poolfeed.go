@@ -22,7 +22,7 @@ const listChunk = 256
 //
 // The copier announces what it does, in order. A description of the cache needs a list of the pool, which is made beside
 // the loop. Until it is there the loop holds back the description, and what the copier announces, so that it follows the
-// list. The blocks of workers which are dead are announced by those which are owners.
+// list. Owners which live announce the blocks of dead workers.
 //
 // Another worker may evict a listed block, and announce that, before the list is announced. So the pool is listed once
 // more after poolPatience, and blocks which are gone are announced as evicted. If the pool cannot be listed, it is tried
@@ -148,8 +148,8 @@ func (s *poolCopier) appendMoves(events []kv.Event, describe bool) (all, content
 	return events, nil, true
 }
 
-// appendList appends what a list says to those which have descriptions already, and has the pool listed again if that is
-// needed.
+// appendList appends what a list says, for feeds which were described before, and has the pool listed again
+// if that is needed.
 func (f *poolFeed) appendList(dst []kv.Event, list *poolList, describe bool) []kv.Event {
 	if !list.usable {
 		f.mu.missed = f.mu.missed || describe

@@ -87,7 +87,7 @@ func (s *poolCopier) lookUp(ctx context.Context, seq paged.Sequence) (f *poolFet
 
 // findBlocks is lookUp, and counts the parts of the sequence which are looked up. Blocks in the pool count as used,
 // whether they are fetched or not: an engine which has them itself needs them in the pool as long as it uses them,
-// because those which follow them there are of no use to others without them.
+// because the blocks after them there are of no use without them.
 func (s *poolCopier) findBlocks(ctx context.Context, seq *paged.Sequence, progress *atomic.Int64) *poolFetch {
 	blocks, err := paged.AppendFullBlocks(nil, seq, s.layout.BlockSize)
 	if err != nil || len(blocks) == 0 {

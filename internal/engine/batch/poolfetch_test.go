@@ -136,8 +136,8 @@ func TestPoolHangsAtEnd(t *testing.T) {
 	})
 }
 
-// TestPoolUsersWait: no more requests than maxPoolUsers use the pool at once, and those which wait for their turn do so for
-// a bounded time.
+// TestPoolUsersWait: no more requests than maxPoolUsers use the pool at once, and the others wait for a bounded
+// time.
 func TestPoolUsersWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newMemPool(t, 4)

@@ -20,7 +20,7 @@ type Options struct {
 	Kind string
 	// MaxRanks bounds the data-parallel ranks.
 	MaxRanks int
-	// BlockSize is the required number of tokens in a block, of which the engine's must be a divisor; 0 takes the engine's.
+	// BlockSize is the required number of tokens in a block, a multiple of the engine's number; 0 takes the engine's.
 	BlockSize int
 	// Dir is a directory of this process alone, for the sockets of KV events. Its path is short.
 	Dir string

@@ -56,7 +56,7 @@ const (
 	ownKey = ", and give the worker a file with it: --exec-options api-key-file=FILE"
 )
 
-// The flags are those of vLLM 0.16 to 0.32 (vllm serve --help), SGLang 0.5.3 to 0.5.23 (sglang.launch_server --help), llama.cpp's
+// The flags are of vLLM 0.16 to 0.32 (vllm serve --help), SGLang 0.5.3 to 0.5.23 (sglang.launch_server --help), llama.cpp's
 // server of build 11434 (llama-server --help) and of penstock sim.
 var dialects = []commandDialect{
 	{

@@ -99,7 +99,7 @@ func TestLifecycle(t *testing.T) {
 			"running running pausing starting running running running pausing", 0,
 		},
 		{
-			"served time is that of one process", 1,
+			"each process has its own served time", 1,
 			"start served serving:50s end:1 resume start serving:50s end:1",
 			"running running running pausing starting running running ended", 0,
 		},

@@ -46,7 +46,7 @@ func reapGroup(p *os.Process) {
 }
 
 const (
-	// reapTimeout bounds the wait for killed processes, of which one may hang in a driver.
+	// reapTimeout bounds the wait for killed processes: one may hang in a driver.
 	reapTimeout  = time.Second
 	reapInterval = 10 * time.Millisecond
 )

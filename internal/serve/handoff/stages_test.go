@@ -16,13 +16,12 @@ func TestStages(t *testing.T) {
 		r := newRig(t, rigConfig{blocks: []int{16, 64}, change: func(c *DecodeWorkerConfig) {
 			c.ObserveStages = func(s *HandoffStages) { observed <- *s }
 		}})
-		// Virtual time (synctest): these are the times which the stages take.
-		pause := func(d time.Duration) func() { return func() { time.Sleep(d) } }
+		pause := func(d time.Duration) func() { return func() { time.Sleep(d) } } // virtual time (synctest)
 		n, want := r.prefills[0], HandoffStages{
 			Send: 300 * time.Millisecond, Transfer: 200 * time.Millisecond, Import: 100 * time.Millisecond, FirstToken: 50 * time.Millisecond,
 		}
 		n.cache.beforeBatch(pause(10 * time.Millisecond))
-		n.bulk.opening = func() error { time.Sleep(want.Send); return nil }
+		n.bulk.opening = func() error { time.Sleep(want.Send); return nil } // virtual time
 		n.bulk.during = pause(want.Transfer / 2) // in each of two pieces
 		r.cache.mu.writing = pause(want.Import)
 		r.cache.beforeBatch(pause(want.FirstToken))
