@@ -22,7 +22,7 @@ func TestStages(t *testing.T) {
 		}
 		n.cache.beforeBatch(pause(10 * time.Millisecond))
 		n.bulk.opening = func() error { time.Sleep(want.Send); return nil } // virtual time
-		n.bulk.during = pause(want.Transfer / 2) // in each of two pieces
+		n.bulk.during = pause(want.Transfer / 2)                            // in each of two pieces
 		r.cache.mu.writing = pause(want.Import)
 		r.cache.beforeBatch(pause(want.FirstToken))
 		req := newRequest(1, large, 5)
