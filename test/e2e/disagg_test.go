@@ -184,9 +184,9 @@ func TestPrefillGoesToTheHolder(t *testing.T) {
 	if after := computed(); min(after[0]-before[0], after[1]-before[1]) < 10*blockTokens {
 		t.Errorf("the prefill workers which requests named had computed %v tokens, and then %v", before, after)
 	}
-	local := s.sum("penstock_prefill_local_total", `reason="there_are_no_prefill_workers"`)
+	local := s.sum("penstock_prefill_local_total", `reason="the_named_prefill_worker_is_not_known"`)
 	ask("One more story. "+longPrompt(300), "1", "x-prefill-instance-id", "77")
-	if n := s.sum("penstock_prefill_local_total", `reason="there_are_no_prefill_workers"`); n != local+1 {
+	if n := s.sum("penstock_prefill_local_total", `reason="the_named_prefill_worker_is_not_known"`); n != local+1 {
 		t.Errorf("%d prompts were computed locally when a request named a prefill worker which there is not", n-local)
 	}
 }
