@@ -550,8 +550,8 @@ func (x *exchange) finishTransfer(ctx context.Context, t *landing, receipt xfer.
 	x.queue = x.machine.HandleTransferFailed(x.d.now(), t.ref, x.queue)
 }
 
-// maxSendDelay bounds what a note says of the time before its transfer, in microseconds.
-const maxSendDelay = int(time.Hour / time.Microsecond)
+// maxSendDelay bounds what a note says of the time before its transfer, in microseconds. It is an int of 32 bits.
+const maxSendDelay = int(30 * time.Minute / time.Microsecond)
 
 // importBlocks gives the engine the blocks which have arrived, with a note.
 func (x *exchange) importBlocks(ctx context.Context, t *landing, note []byte) error {

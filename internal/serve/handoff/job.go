@@ -311,8 +311,10 @@ func (j *job) writeBlocks(ctx context.Context, into *engine.BlockHandoff, held e
 	return err
 }
 
-// sendDelay returns the time since the prompt was computed, in microseconds, at least 1.
-func (j *job) sendDelay() int { return int(max(j.p.now().Sub(j.computed).Microseconds(), 1)) }
+// sendDelay returns the time since the prompt was computed, in microseconds, from 1 to maxSendDelay.
+func (j *job) sendDelay() int {
+	return int(min(max(j.p.now().Sub(j.computed).Microseconds(), 1), int64(maxSendDelay)))
+}
 
 // writePieces writes the blocks from first to below last, as many at once as piece holds, and then the note.
 func (j *job) writePieces(ctx context.Context, bulk xfer.Plane, d xfer.Descriptor, note *engine.Prefilled, held engine.HeldBlocks, piece []byte, first, last int) error {
