@@ -54,8 +54,8 @@ func testPrefill(t *testing.T) {
 // resumption.
 func TestOver(t *testing.T) {
 	e := small(t, nil)
-	ctx := enginetest.Start(t, e)
 	e.computer = limited{e.computer}
+	ctx := enginetest.Start(t, e)
 	req := greedy(3, 10, 20)
 	var last engine.Delta
 	r := enginetest.NewRecorder(req)
