@@ -2,7 +2,6 @@ package kvfeed
 
 import (
 	"encoding/binary"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -48,16 +47,8 @@ func TestMalformedListedMoves(t *testing.T) {
 	whole := AppendRecord(nil, listedMoveExample())
 	const listed, plain = moveSize + hashSize + 2*accessSize + labelSize, moveSize + hashSize
 	first := len(whole) - listed - 2*plain
-	put := func(at int, bytes ...byte) []byte {
-		data := append([]byte(nil), whole...)
-		copy(data[at:], bytes)
-		return data
-	}
-	for _, c := range []struct {
-		name string
-		data []byte
-		want string
-	}{
+	put := overwriter(whole)
+	expectMalformed(t, []malformedRecord{
 		{"none", whole[:first], "moves: cut short"},
 		{"labels cut", whole[:first+listed-1], "moves of event 1: cut short"},
 		{"the last cut", whole[:len(whole)-1], "moves of event 4: cut short"},
@@ -66,12 +57,7 @@ func TestMalformedListedMoves(t *testing.T) {
 		{"other fields", put(first+5, 8), "unknown fields 0x8"},
 		{"labels of evicted blocks", put(first+4, byte(kv.Evicted)), "labels which the move cannot have"},
 		{"other labels", put(first+listed-labelSize, 2), "fields 0x2"},
-	} {
-		var r Record
-		if err := DecodeRecord(&r, c.data); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: error %v, want %q", c.name, err, c.want)
-		}
-	}
+	})
 	if n := binary.LittleEndian.Uint32(whole[first:]); n != 1|moreEntries {
 		t.Fatalf("the first entry is of event %#x", n)
 	}

@@ -2,6 +2,7 @@ package kvfeed
 
 import (
 	"encoding/binary"
+	"slices"
 	"strings"
 	"testing"
 
@@ -70,20 +71,38 @@ func TestNoLabelsNoBytes(t *testing.T) {
 	}
 }
 
+// malformedRecord is a record which is not accepted, and a part of the error.
+type malformedRecord struct {
+	name string
+	data []byte
+	want string
+}
+
+func expectMalformed(t *testing.T, records []malformedRecord) {
+	t.Helper()
+	for _, c := range records {
+		var r Record
+		if err := DecodeRecord(&r, c.data); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error %v, want %q", c.name, err, c.want)
+		}
+	}
+}
+
+// overwriter returns a function which gives a copy of data with other bytes at a place.
+func overwriter(data []byte) func(at int, bytes ...byte) []byte {
+	return func(at int, bytes ...byte) []byte {
+		changed := slices.Clone(data)
+		copy(changed[at:], bytes)
+		return changed
+	}
+}
+
 func TestMalformedLabels(t *testing.T) {
 	whole := AppendRecord(nil, labelledExample())
 	at := HeaderSize + int(binary.LittleEndian.Uint32(whole[40:])) // the first entry
 	second := at + labelEntrySize + 2*labelSize
-	put := func(at int, bytes ...byte) []byte {
-		data := append([]byte(nil), whole...)
-		copy(data[at:], bytes)
-		return data
-	}
-	for _, c := range []struct {
-		name string
-		data []byte
-		want string
-	}{
+	put := overwriter(whole)
+	expectMalformed(t, []malformedRecord{
 		{"none", whole[:at], "labels: cut short"},
 		{"the last cut", whole[:len(whole)-1], "labels of event 2: cut short"},
 		{"the second missing", whole[:second], "labels: cut short"},
@@ -95,12 +114,7 @@ func TestMalformedLabels(t *testing.T) {
 		{"a group alone", put(at+labelEntrySize, 2), "fields 0x2"},
 		{"a group that is not there", put(at+labelEntrySize+9, 1), "fields 0x1"},
 		{"something in nothing", put(at+labelEntrySize+labelSize+1, 1), "fields 0x0"},
-	} {
-		var r Record
-		if err := DecodeRecord(&r, c.data); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: error %v, want %q", c.name, err, c.want)
-		}
-	}
+	})
 	noEvents := AppendRecord(nil, &Record{First: 1})
 	noEvents[2] = flagLabels
 	var r Record

@@ -2,7 +2,6 @@ package kvfeed
 
 import (
 	"encoding/binary"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -60,16 +59,8 @@ func TestMalformedMoveLabels(t *testing.T) {
 	whole := AppendRecord(nil, labelledMoveExample())
 	second := len(whole) - labelEntrySize - labelSize
 	first := second - labelEntrySize - 2*labelSize
-	put := func(at int, bytes ...byte) []byte {
-		data := append([]byte(nil), whole...)
-		copy(data[at:], bytes)
-		return data
-	}
-	for _, c := range []struct {
-		name string
-		data []byte
-		want string
-	}{
+	put := overwriter(whole)
+	expectMalformed(t, []malformedRecord{
 		{"none", whole[:first], "labels: cut short"},
 		{"the second missing", whole[:second], "labels: cut short"},
 		{"the last cut", whole[:len(whole)-1], "labels of event 3: cut short"},
@@ -78,12 +69,7 @@ func TestMalformedMoveLabels(t *testing.T) {
 		{"more than bytes", put(second, 2, 0, 0, 0x80), "cut short"},
 		{"group without expert", put(second+labelEntrySize, 2), "fields 0x2"},
 		{"without moves", put(2, flagLabels|flagMoveLabels), "which has no blocks"},
-	} {
-		var r Record
-		if err := DecodeRecord(&r, c.data); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: error %v, want %q", c.name, err, c.want)
-		}
-	}
+	})
 	if n := binary.LittleEndian.Uint32(whole[first:]); n != 1|moreEntries {
 		t.Fatalf("the first entry is of event %#x", n)
 	}

@@ -3,7 +3,6 @@ package kvfeed
 import (
 	"encoding/binary"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -50,16 +49,8 @@ func TestMalformedMoves(t *testing.T) {
 	whole := AppendRecord(nil, movedExample())
 	at := HeaderSize + int(binary.LittleEndian.Uint32(whole[40:])) + labelEntrySize + labelSize // the first entry
 	second := at + moveSize + hashSize + 2*accessSize
-	put := func(at int, bytes ...byte) []byte {
-		data := append([]byte(nil), whole...)
-		copy(data[at:], bytes)
-		return data
-	}
-	for _, c := range []struct {
-		name string
-		data []byte
-		want string
-	}{
+	put := overwriter(whole)
+	expectMalformed(t, []malformedRecord{
 		{"none", whole[:at], "moves: cut short"},
 		{"the second missing", whole[:second], "moves: cut short"},
 		{"the last cut", whole[:len(whole)-1], "moves: cut short"},
@@ -75,12 +66,7 @@ func TestMalformedMoves(t *testing.T) {
 		{"too many workers", put(at+14, 1, 4), "1025 workers"},
 		{"more hashes than bytes", put(at+10, 0xff, 0xff, 0xff, 0xff), "cut short"},
 		{"worker id", put(at+moveSize+hashSize+7, 1), "worker id"},
-	} {
-		var r Record
-		if err := DecodeRecord(&r, c.data); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: error %v, want %q", c.name, err, c.want)
-		}
-	}
+	})
 }
 
 // TestMovesDoNotShare: appending to one event's lists does not change the next event's, and a record without

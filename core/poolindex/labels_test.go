@@ -27,6 +27,42 @@ func labelledSample(t testing.TB) *Table {
 	return table
 }
 
+// expectWhole expects that truncated data, data with an extra byte and data of an unknown version are refused. It
+// returns a function which gives a copy of data with other bytes at a place.
+func expectWhole(t *testing.T, data []byte, load func(data []byte) error) (put func(at int, b ...byte) []byte) {
+	t.Helper()
+	if err := load(data); err != nil {
+		t.Fatal(err)
+	}
+	for n := range len(data) {
+		if load(data[:n]) == nil {
+			t.Errorf("the first %d of %d bytes were accepted", n, len(data))
+		}
+	}
+	if err := load(append(bytes.Clone(data), 0)); err == nil || !strings.Contains(err.Error(), "too many") {
+		t.Errorf("with a byte more: %v", err)
+	}
+	put = func(at int, b ...byte) []byte {
+		other := bytes.Clone(data)
+		copy(other[at:], b)
+		return other
+	}
+	if err := load(put(0, 2)); !errors.Is(err, ErrVersion) {
+		t.Errorf("another version: %v", err)
+	}
+	return put
+}
+
+// smallerTable loads a snapshot of table into a table which has no room for most of it.
+func smallerTable(t *testing.T, table *Table) *Table {
+	t.Helper()
+	small := mustNew(t, Config{MaxPools: 1, MaxBlocks: 2, MaxEvicted: 1})
+	if err := small.LoadSnapshot(table.AppendSnapshot(nil, 9), 9); err != nil {
+		t.Fatal(err)
+	}
+	return small
+}
+
 // TestLabelsAreWhole: truncated labels, ones with an extra byte or of an unknown version, and ones which no
 // table writes are refused.
 func TestLabelsAreWhole(t *testing.T) {
@@ -40,25 +76,7 @@ func TestLabelsAreWhole(t *testing.T) {
 		_, err := other.LoadLabels(data, nil)
 		return err
 	}
-	if err := load(data); err != nil {
-		t.Fatal(err)
-	}
-	for n := range len(data) {
-		if load(data[:n]) == nil {
-			t.Errorf("the first %d of %d bytes were accepted", n, len(data))
-		}
-	}
-	if err := load(append(bytes.Clone(data), 0)); err == nil || !strings.Contains(err.Error(), "too many") {
-		t.Errorf("with a byte more: %v", err)
-	}
-	put := func(at int, b ...byte) []byte {
-		other := bytes.Clone(data)
-		copy(other[at:], b)
-		return other
-	}
-	if err := load(put(0, 2)); !errors.Is(err, ErrVersion) {
-		t.Errorf("another version: %v", err)
-	}
+	put := expectWhole(t, data, load)
 	for want, data := range map[string][]byte{
 		"label {0 ":              put(5, 0),                                                 // no label
 		"a label without blocks": put(5+labelSize, 0),                                       // of the first label
@@ -73,10 +91,7 @@ func TestLabelsAreWhole(t *testing.T) {
 // TestLabelsBeyondBounds: labels of blocks for which a smaller table has no room are skipped.
 func TestLabelsBeyondBounds(t *testing.T) {
 	table := labelledSample(t)
-	small := mustNew(t, Config{MaxPools: 1, MaxBlocks: 2, MaxEvicted: 1})
-	if err := small.LoadSnapshot(table.AppendSnapshot(nil, 9), 9); err != nil {
-		t.Fatal(err)
-	}
+	small := smallerTable(t, table)
 	if _, err := small.LoadLabels(table.AppendLabels(nil), nil); err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@ package poolindex
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -40,25 +39,7 @@ func TestListsAreWhole(t *testing.T) {
 		}
 		return other.LoadLists(data)
 	}
-	if err := load(data); err != nil {
-		t.Fatal(err)
-	}
-	for n := range len(data) {
-		if load(data[:n]) == nil {
-			t.Errorf("the first %d of %d bytes were accepted", n, len(data))
-		}
-	}
-	if err := load(append(bytes.Clone(data), 0)); err == nil || !strings.Contains(err.Error(), "too many") {
-		t.Errorf("with a byte more: %v", err)
-	}
-	put := func(at int, b ...byte) []byte {
-		other := bytes.Clone(data)
-		copy(other[at:], b)
-		return other
-	}
-	if err := load(put(0, 2)); !errors.Is(err, ErrVersion) {
-		t.Errorf("another version: %v", err)
-	}
+	put := expectWhole(t, data, load)
 	attached := 1 + 4                                     // the first attached pool: 4, of workers 1 and 2
 	lists := attached + 2*(4+4) + (2+1)*12 + (4 + 4) + 12 // after pools 4, 7 and 9
 	first := lists + 4                                    // pool 4, list 1, two workers, two blocks
@@ -84,10 +65,7 @@ func TestListsAreWhole(t *testing.T) {
 // TestListsBeyondBounds: lists of blocks for which a smaller table has no room are skipped.
 func TestListsBeyondBounds(t *testing.T) {
 	table := listedSample(t)
-	small := mustNew(t, Config{MaxPools: 1, MaxBlocks: 2, MaxEvicted: 1})
-	if err := small.LoadSnapshot(table.AppendSnapshot(nil, 9), 9); err != nil {
-		t.Fatal(err)
-	}
+	small := smallerTable(t, table)
 	if err := small.LoadLists(table.AppendLists(nil)); err != nil {
 		t.Fatal(err)
 	}

@@ -145,10 +145,48 @@ const testPoolID kv.PoolID = 7
 func pooled(t testing.TB, m *poolView, change func(*Config)) (*Engine, *blockDice) {
 	t.Helper()
 	e, b := exchanging(t, 8, change)
+	usePool(t, e, m)
+	return e, b
+}
+
+func usePool(t testing.TB, e *Engine, m *poolView) {
+	t.Helper()
 	if err := e.UsePool(m, testPoolID, m.worker); err != nil {
 		t.Fatal(err)
 	}
-	return e, b
+}
+
+// steppedPooled is pooled with a gate in front of each step.
+func steppedPooled(t testing.TB, m *poolView, change func(*Config)) (*Engine, *blockDice, *gate) {
+	t.Helper()
+	e, b := exchanging(t, 8, change)
+	g := closed(e)
+	e.computer = exchangeOf{b, g}
+	usePool(t, e, m)
+	return e, b, g
+}
+
+// startGenerating generates in the background. The channel gets the error.
+func startGenerating(ctx context.Context, e *Engine, req *engine.Request) <-chan error {
+	ended := make(chan error, 1)
+	go func() {
+		_, err := enginetest.Generate(ctx, e, req)
+		ended <- err
+	}()
+	return ended
+}
+
+// stepUntil lets the engine make steps until done.
+func (g *gate) stepUntil(done func() bool) {
+	for !done() {
+		g.Leave <- struct{}{}
+		synctest.Wait()
+		select {
+		case <-g.Enter:
+		default:
+		}
+		synctest.Wait()
+	}
 }
 
 func expectPool(t *testing.T, e *Engine, when string, want PoolStats) {
@@ -324,13 +362,8 @@ func testPoolReclaimed(t *testing.T) {
 	older, req := greedy(1, 30, 20), greedy(2, 40, 5)
 	expectChoice(t, ctx, first, req, 0)
 
-	e, b := exchanging(t, 8, func(c *Config) { c.Card.Blocks = 10 })
-	g := closed(e)
-	e.computer = exchangeOf{b, g}
 	view, slow := p.attach(t, 2), make(chan struct{})
-	if err := e.UsePool(view, testPoolID, kv.Worker{ID: 2}); err != nil {
-		t.Fatal(err)
-	}
+	e, _, g := steppedPooled(t, view, func(c *Config) { c.Card.Blocks = 10 })
 	var blocked atomic.Bool
 	view.held = func() {
 		if blocked.Load() {
@@ -502,12 +535,7 @@ func testPoolQueue(t *testing.T) {
 	ctx := enginetest.Start(t, first)
 	enginetest.MustGenerate(t, ctx, first, greedy(1, 9, 1))
 	expectPool(t, first, "of one block", PoolStats{Stored: 1})
-	e, b := exchanging(t, 8, func(c *Config) { c.Card.Blocks = 10 })
-	g := closed(e)
-	e.computer = exchangeOf{b, g}
-	if err := e.UsePool(p.attach(t, 2), testPoolID, kv.Worker{ID: 2}); err != nil {
-		t.Fatal(err)
-	}
+	e, _, g := steppedPooled(t, p.attach(t, 2), func(c *Config) { c.Card.Blocks = 10 })
 	enginetest.Start(t, e)
 
 	var sent sync.WaitGroup

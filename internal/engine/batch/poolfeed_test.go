@@ -259,18 +259,9 @@ func TestPoolDescriptionHeldBack(t *testing.T) {
 // list is announced after goOn.
 func listWhileStepping(t *testing.T, p *memPool, view *poolView, req *engine.Request) (ctx context.Context, e *Engine, r *routerReplica, goOn func()) {
 	t.Helper()
-	e, b := exchanging(t, 8, nil)
-	g := closed(e)
-	e.computer = exchangeOf{b, g}
-	if err := e.UsePool(view, testPoolID, view.worker); err != nil {
-		t.Fatal(err)
-	}
+	e, _, g := steppedPooled(t, view, nil)
 	ctx = enginetest.Start(t, e)
-	ended := make(chan error, 1)
-	go func() {
-		_, err := enginetest.Generate(ctx, e, req)
-		ended <- err
-	}()
+	ended := startGenerating(ctx, e, req)
 	r = newRouterReplica(t)
 	<-g.Enter
 	stop := r.watch(ctx, e, view.worker.ID)

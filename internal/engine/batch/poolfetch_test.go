@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"penstock/core/kv"
 	"penstock/core/paged"
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
@@ -178,9 +177,7 @@ func TestPoolRefusedBlock(t *testing.T) {
 		ctx, req := computed(t, p)
 		e, b := exchanging(t, 8, nil)
 		e.computer = &refusing{b, 24}
-		if err := e.UsePool(p.attach(t, 2), testPoolID, kv.Worker{ID: 2}); err != nil {
-			t.Fatal(err)
-		}
+		usePool(t, e, p.attach(t, 2))
 		enginetest.Start(t, e)
 		expectChoice(t, ctx, e, req, 24)
 		expectComputed(t, b, "after a refused block", 45-24+4)
@@ -211,11 +208,7 @@ func TestPoolRefusedImport(t *testing.T) {
 		e, b := pooled(t, view, nil)
 		enginetest.Start(t, e)
 		release := view.hangFrom(2)
-		ended := make(chan error, 1)
-		go func() {
-			_, err := enginetest.Generate(ctx, e, req)
-			ended <- err
-		}()
+		ended := startGenerating(ctx, e, req)
 		synctest.Wait() // it fetches
 		if err := e.callLoop(ctx, func(l *loop) error {
 			_, imp := l.onlyChoice(t)
@@ -243,19 +236,10 @@ func TestPoolDropsContents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newMemPool(t, 60)
 		ctx, req := computed(t, p)
-		e, b := exchanging(t, 8, nil)
-		g := closed(e)
-		e.computer = exchangeOf{b, g}
-		if err := e.UsePool(p.attach(t, 2), testPoolID, kv.Worker{ID: 2}); err != nil {
-			t.Fatal(err)
-		}
+		e, _, g := steppedPooled(t, p.attach(t, 2), nil)
 		enginetest.Start(t, e)
 		for _, when := range []string{"after the fetch", "without a fetch"} {
-			ended := make(chan error, 1)
-			go func() {
-				_, err := enginetest.Generate(ctx, e, req)
-				ended <- err
-			}()
+			ended := startGenerating(ctx, e, req)
 			<-g.Enter
 			checked := make(chan error, 1)
 			go func() {
@@ -268,14 +252,7 @@ func TestPoolDropsContents(t *testing.T) {
 				})
 			}()
 			synctest.Wait() // it waits for the loop
-			for len(checked)+len(ended) < 2 {
-				g.Leave <- struct{}{}
-				synctest.Wait()
-				select {
-				case <-g.Enter:
-				default:
-				}
-			}
+			g.stepUntil(func() bool { return len(checked)+len(ended) == 2 })
 			if err := errors.Join(<-checked, <-ended); err != nil {
 				t.Error(err)
 			}
@@ -369,12 +346,7 @@ func TestPoolKeepsLongPrompt(t *testing.T) {
 func TestPoolAfterPreemption(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newMemPool(t, 60)
-		e, b := exchanging(t, 8, func(c *Config) { c.Card.Blocks = 9 })
-		g := closed(e)
-		e.computer = exchangeOf{b, g}
-		if err := e.UsePool(p.attach(t, 1), testPoolID, kv.Worker{ID: 1}); err != nil {
-			t.Fatal(err)
-		}
+		e, b, g := steppedPooled(t, p.attach(t, 1), func(c *Config) { c.Card.Blocks = 9 })
 		ctx := enginetest.Start(t, e)
 		older, newer := greedy(1, 30, 36), greedy(2, 12, 20)
 		type ending struct {
@@ -393,15 +365,7 @@ func TestPoolAfterPreemption(t *testing.T) {
 		ends := []chan ending{start(older)}
 		<-g.Enter
 		ends = append(ends, start(newer))
-		for len(ends[0])+len(ends[1]) < 2 {
-			g.Leave <- struct{}{}
-			synctest.Wait()
-			select {
-			case <-g.Enter:
-			default:
-			}
-			synctest.Wait()
-		}
+		g.stepUntil(func() bool { return len(ends[0])+len(ends[1]) == 2 })
 		g.Open(t)
 		for i, req := range []*engine.Request{older, newer} {
 			end := <-ends[i]
