@@ -99,6 +99,8 @@ func awaitPlan(ctx context.Context, c *apiClient, wait time.Duration, stderr io.
 		err := c.getJSON(ctx, "/v1/plan", &raw)
 		refusal := (*statusError)(nil)
 		switch {
+		case ctx.Err() != nil:
+			return nil, errors.New("plan: interrupted before the planner had its first plan")
 		case !errors.As(err, &refusal) || refusal.status != http.StatusServiceUnavailable:
 			return raw, err
 		case !time.Now().Before(until):
@@ -109,7 +111,6 @@ func awaitPlan(ctx context.Context, c *apiClient, wait time.Duration, stderr io.
 		select {
 		case <-time.After(planInterval):
 		case <-ctx.Done():
-			return nil, ctx.Err()
 		}
 	}
 }

@@ -2,10 +2,13 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestPlan: plan waits for the first plan, prints it with its reasons, and its JSON as it came.
@@ -49,5 +52,20 @@ func TestPlan(t *testing.T) {
 	asked = 0
 	if code := runCommandLine([]string{"plan", "--server", server.URL, "--wait", "0s"}, &out, &text); code != exitNotReady {
 		t.Errorf("exit code %d without a plan", code)
+	}
+}
+
+// TestPlanInterrupted: Ctrl-C ends the wait for the first plan, with an error which says so.
+func TestPlanInterrupted(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = w.Write([]byte(`{"error":{"message":"there is no plan yet"}}`))
+		interrupt()
+	}))
+	defer server.Close()
+	c := &apiClient{server: server.URL, http: server.Client()}
+	if _, err := awaitPlan(ctx, c, time.Minute, io.Discard); err == nil || !strings.Contains(err.Error(), "interrupted before the planner had its first plan") {
+		t.Errorf("error %v", err)
 	}
 }
