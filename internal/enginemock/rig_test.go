@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"penstock/core/kv"
+	"penstock/core/paged"
 	"penstock/internal/edge/prep"
 	"penstock/internal/edge/prep/chat"
 	"penstock/internal/edge/prep/token"
@@ -30,6 +31,7 @@ var pipeline = sync.OnceValues(func() (*prep.Pipeline, error) { return chat.Open
 type shape struct {
 	blocks, size, context int
 	speedup               float64
+	reuse                 paged.Switch
 }
 
 // opener makes simulated engines.
@@ -57,7 +59,7 @@ func opener(t testing.TB, sh shape) func(int) (engine.Engine, error) {
 		return sim.New(sim.Config{
 			Vocabulary: sim.Vocabulary{Size: pipe.Tokenizer.VocabSize(), Mask: builtin.MaskedIDs(), EOS: []kv.Token{eos}},
 			Text:       sim.BuiltinText(encode), Output: 64, BlockSize: sh.size, Blocks: sh.blocks, ContextLength: sh.context,
-			Timing: timing, Worker: uint64(rank),
+			Timing: timing, Worker: uint64(rank), Reuse: sh.reuse,
 		})
 	}
 }

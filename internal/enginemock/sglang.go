@@ -139,7 +139,7 @@ func (s *Server) sglangServerInfo(w http.ResponseWriter, _ *http.Request) {
 	_, bootstrap := s.listenAddr()
 	o := object{
 		"model_path": s.cfg.Root, "served_model_name": s.cfg.Models[0], "version": s.dialect.release.version, "page_size": size, "dp_size": len(s.ranks), "tp_size": 1,
-		"context_length": s.card.ContextLength, "max_total_num_tokens": s.card.Blocks * s.card.BlockSize, "disable_radix_cache": false,
+		"context_length": s.card.ContextLength, "max_total_num_tokens": s.card.Blocks * s.card.BlockSize, "disable_radix_cache": s.card.NoPrefixCache,
 		"max_running_requests": 256, "chunked_prefill_size": s.card.MaxBatchedTokens, "stream_interval": 1, "enable_metrics": s.cfg.Features.Metrics.isOn(true),
 		"incremental_streaming_output": !s.cfg.Features.Cumulative.isOn(true), "disaggregation_mode": "null", "disaggregation_bootstrap_port": bootstrap, "enable_cache_report": s.cfg.Features.Details.isOn(true),
 		"internal_states": []object{}, "kv_events_config": nil,

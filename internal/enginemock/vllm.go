@@ -555,7 +555,7 @@ func (s *Server) vllmMetrics(p *metricsPage, rank int, t *rankCounters, load eng
 	most := max(len(s.loadedAdapters()), 1)
 	p.addSample("gauge", "vllm:lora_requests_info", formatLabel("max_lora", strconv.Itoa(most))+","+formatLabel("running_lora_adapters", running)+","+formatLabel("waiting_lora_adapters", ""), float64(time.Now().UnixMicro())/1e6)
 	size, caching := s.reportedBlockSize(), "True"
-	if s.generatesNothing() {
+	if s.generatesNothing() || s.card.NoPrefixCache {
 		caching = "False"
 	}
 	p.addSample("gauge", "vllm:cache_config_info", formatLabel("block_size", strconv.Itoa(size))+","+formatLabel("cache_dtype", "auto")+","+formatLabel("enable_prefix_caching", caching)+","+

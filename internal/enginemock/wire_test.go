@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/core/paged"
 	"penstock/internal/enginemock"
 )
 
@@ -241,4 +242,22 @@ func difference(want, got string) string {
 		}
 	}
 	return fmt.Sprintf("want %d lines, got %d", len(a), len(b))
+}
+
+// TestPrefixCacheOff: a server says whether its prefix cache is on.
+func TestPrefixCacheOff(t *testing.T) {
+	for _, c := range []struct {
+		dialect       enginemock.Dialect
+		path, on, off string
+	}{
+		{enginemock.VLLM, "/metrics", `enable_prefix_caching="True"`, `enable_prefix_caching="False"`},
+		{enginemock.SGLang, "/server_info", `"disable_radix_cache":false`, `"disable_radix_cache":true`},
+	} {
+		for reuse, want := range map[paged.Switch]string{paged.On: c.on, paged.Off: c.off} {
+			s := start(t, enginemock.Config{Dialect: c.dialect, Open: opener(t, shape{reuse: reuse})})
+			if _, _, body := ask(t, s, "GET", c.path, ""); !strings.Contains(body, want) {
+				t.Errorf("%s, reuse %v: no %s in %s", c.dialect, reuse, want, body)
+			}
+		}
+	}
 }

@@ -63,6 +63,7 @@ func New(cfg Config) (*Engine, error) {
 		Tokenizer:      cfg.Tokenizer,
 		Media:          cfg.Media,
 		AcceptsObjects: len(cfg.Media) > 0,
+		NoPrefixCache:  cfg.Reuse == paged.Off,
 
 		MaxBatchedTokens: cfg.TokenBudget,
 	}
