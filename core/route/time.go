@@ -31,9 +31,10 @@ type TimeCost struct {
 	Evict float64 `json:"evict"`
 	// Backlog is the time by which the prefill delays later requests: for each prefill in the shortest queue, by the
 	// share of workers which have a longer one, and for each request which other routers probably sent and did not yet
-	// report. Where prompts queue, more will follow, and saved work is saved for them too. The rest of longer queues does
-	// not count: requests would wait for ever at the one worker which has their histories. What running requests use
-	// already, at some worker, is left out of the prefill: once it is computed here too, it serves later requests.
+	// report, divided by the number of workers. Where prompts queue, more will follow, and saved work is saved for them
+	// too. The rest of longer queues does not count: requests would wait for ever at the one worker which has their
+	// histories. What running requests use already, at some worker, is left out of the prefill: once it is computed here
+	// too, it serves later requests.
 	Backlog float64 `json:"backlog"`
 	// Step is the time of one step: until the first token, once the prefill is done.
 	Step float64 `json:"step"`

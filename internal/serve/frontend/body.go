@@ -69,7 +69,7 @@ func (c *apiCall) readBody() (body []byte, held int64, err error) {
 	}
 }
 
-// nextBodySize returns how much more memory to allocate for a body that has filled came bytes;
+// nextBody returns how much more memory to allocate for a body that has filled came bytes;
 // announced is its Content-Length, negative if unknown. It is exactly the rest if that is known and
 // enough has arrived, plus one byte, so that EOF is found without another allocation.
 func nextBody(came int, announced int64) int {
