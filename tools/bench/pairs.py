@@ -183,14 +183,16 @@ def measure_pair(subject, order, processor, figures):
     running, companion = {}, None
     for commit in order:
         command, env = subject.command(commit)
-        running[commit.name] = subprocess.Popen(on(processor, *command), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env)
+        running[commit.name] = subprocess.Popen(on(processor, *command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     lock = threading.Lock()
 
     def read(name):
         nonlocal companion
-        text = running[name].communicate()[0]
+        text, problem = running[name].communicate()
         with lock:
             figures[name] = subject.read(text) if running[name].returncode == 0 else None
+            if figures[name] is None:
+                print(f"{name}: {problem.strip()[-2000:]}", file=sys.stderr)
             if len(figures) < len(order):
                 companion = subprocess.Popen(on(processor, sys.executable, "-c", "while True: pass"))
             elif companion:
