@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -266,6 +267,10 @@ func TestExecCodes(t *testing.T) {
 		{"it ignores SIGTERM", "trap '' TERM", []string{"--exec-stop-timeout", "100ms"}, syscall.SIGTERM, 137},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			// A signal which is ignored here, as under nohup, would be ignored by the worker too.
+			handled := make(chan os.Signal, 1)
+			signal.Notify(handled, c.signal)
+			defer signal.Stop(handled)
 			dir := t.TempDir()
 			// The shell has the engine as its child, and waits for it again after a signal which it ignores.
 			engine := writeSimEngine(t, dir, c.trap+"\n%s \"$@\" &\nwhile :; do wait; done\n")
