@@ -8,9 +8,9 @@
 
 Both commits are built in working trees of their own. A pair is one run of each commit, at once and on the same
 processor: its scheduler lets them take turns of a few milliseconds, so a slow moment of the machine is a slow moment of
-both. When one has ended, a busy process takes its place until the other has ended too. Each processor runs a pair, and
-every second pair starts with the other commit. The harness is NEW's for both, except for prompts, whose harness is each
-commit's own.
+both. A run has several parts, and both begin each part at the same time. When one has ended, a busy process takes its
+place until the other has ended too. Each processor runs a pair, and every second pair starts with the other commit. The
+harness is NEW's for both, except for prompts, whose harness is each commit's own.
 
     index     Go benchmarks of core/prefix: Match, Apply, ApplyCold, ApproxCold, ApproxRefuted
     prompts   tools/bench/prompts: 18 figures of three tokenizers, without the reference
@@ -88,9 +88,9 @@ class Index:
         for commit in both:
             commit.build("index.test", "./core/prefix", test=True)
 
-    def command(self, commit):
-        names = "^Benchmark(Match|Apply|ApplyCold|ApproxCold|ApproxRefuted)$"
-        return [str(commit.bin / "index.test"), "-test.run=^$", "-test.bench", names], None
+    def commands(self, commit):
+        for name in "Match", "Apply", "ApplyCold", "ApproxCold", "ApproxRefuted":
+            yield [str(commit.bin / "index.test"), "-test.run=^$", "-test.bench", f"^Benchmark{name}$"], None
 
     read = staticmethod(read_benchmarks)
 
@@ -115,11 +115,10 @@ class Prompts:
     def model_dir(self, model):
         return str(self.dir / f"npm/node_modules/@lenml/tokenizer-{model}/models")
 
-    def command(self, commit):
-        lines = [
-            f"'{commit.bin}/prompts' {model} '{self.model_dir(model)}' '{self.text}' <'{self.references}/{model}' 2>/dev/null" for model in MODELS
-        ]
-        return ["bash", "-ec", "\n".join(lines)], dict(os.environ, GOMAXPROCS="1")
+    def commands(self, commit):
+        for model in MODELS:
+            line = f"'{commit.bin}/prompts' {model} '{self.model_dir(model)}' '{self.text}' <'{self.references}/{model}' 2>/dev/null"
+            yield ["bash", "-ec", line], dict(os.environ, GOMAXPROCS="1")
 
     read = staticmethod(read_benchmarks)
 
@@ -130,14 +129,9 @@ class RequestPlane:
         for commit in both:
             commit.build("rpc", ".", at="bench/rpc")
 
-    def command(self, commit):
-        rpc = f"'{commit.bin}/rpc' -plane tcp"
-        lines = [
-            f"{rpc} -load flood -streams 1,100,1000 -for 2s",
-            f"{rpc} -load paced -streams 1,100 -for 2s",
-            f"{rpc} -load paced -streams 1000 -for 12s",
-        ]
-        return ["bash", "-ec", "\n".join(lines)], None
+    def commands(self, commit):
+        for load in "flood -streams 1,100,1000 -for 2s", "paced -streams 1,100 -for 2s", "paced -streams 1000 -for 12s":
+            yield [str(commit.bin / "rpc"), "-plane", "tcp", "-load", *load.split()], None
 
     @staticmethod
     def read(text):
@@ -159,8 +153,8 @@ class Gateway:
         both[1].build("gateway", "./bench/gateway")
         self.harness = both[1].bin / "gateway"
 
-    def command(self, commit):
-        return [
+    def commands(self, commit):
+        yield [
             str(self.harness), "-bin", str(commit.bin / "penstock"), "-model", str(self.model), "-text", str(self.args.text),
             "-only", "flood", "-for", "4s", "-json",
         ], None  # fmt: skip
@@ -179,11 +173,21 @@ SUBJECTS = {"index": Index, "prompts": Prompts, "rpc": RequestPlane, "gateway": 
 
 
 def measure_pair(subject, order, processor, figures):
-    """Runs both commits on a processor, and sets their figures by name."""
+    """Runs both commits on a processor, and sets their figures by name: None if a program failed."""
+    for parts in zip(*(subject.commands(commit) for commit in order)):
+        part = {}
+        measure_part(subject, {commit.name: part for commit, part in zip(order, parts)}, processor, part)
+        for name, of in part.items():
+            figures[name] = None if of is None else {**figures.get(name, {}), **of}
+        if None in figures.values():
+            return
+
+
+def measure_part(subject, commands, processor, figures):
+    """Runs a command of each commit on a processor, and sets their figures by name."""
     running, companion = {}, None
-    for commit in order:
-        command, env = subject.command(commit)
-        running[commit.name] = subprocess.Popen(on(processor, *command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    for name, (command, env) in commands.items():
+        running[name] = subprocess.Popen(on(processor, *command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     lock = threading.Lock()
 
     def read(name):
@@ -193,7 +197,7 @@ def measure_pair(subject, order, processor, figures):
             figures[name] = subject.read(text) if running[name].returncode == 0 else None
             if figures[name] is None:
                 print(f"{name}: {problem.strip()[-2000:]}", file=sys.stderr)
-            if len(figures) < len(order):
+            if len(figures) < len(commands):
                 companion = subprocess.Popen(on(processor, sys.executable, "-c", "while True: pass"))
             elif companion:
                 companion.kill()
@@ -221,7 +225,7 @@ def measure_turn(subject, both, processors, turn):
         thread.join()
     for pair in pairs:
         if failed := [name for name, figures in pair.items() if figures is None]:
-            sys.exit(f"a program of {' and '.join(failed)} failed: {subject.command(both[0])[0]}")
+            sys.exit(f"a program of {' and '.join(failed)} failed")
     return [[pair[commit.name] for commit in both] for pair in pairs]
 
 

@@ -92,9 +92,7 @@ func (c *serverCall) sendFrame(ctx context.Context, frame []byte) error {
 	if ctx.Err() != nil {
 		return errCallOver()
 	}
-	select {
-	case c.sending <- struct{}{}:
-	case <-ctx.Done():
+	if !c.acquireSending(ctx) {
 		return errCallOver()
 	}
 	defer func() { <-c.sending }()
@@ -102,6 +100,22 @@ func (c *serverCall) sendFrame(ctx context.Context, frame []byte) error {
 		return errCallOver()
 	}
 	return nil
+}
+
+// acquireSending waits until no other goroutine sends a frame of the call. It returns false when the
+// call is over. Without the attempt before it, the select takes a quarter of the server's time.
+func (c *serverCall) acquireSending(ctx context.Context) bool {
+	select {
+	case c.sending <- struct{}{}:
+		return true
+	default:
+	}
+	select {
+	case c.sending <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // writeParts sends frame in as many parts as it needs.
