@@ -509,7 +509,7 @@ func (r *legsRun) release(ctx context.Context, h *engine.Handoff) {
 
 // callLeg calls the current attempt's worker for a leg.
 func (g *Generation) callLeg(ctx context.Context, leg engine.Leg, h *engine.Handoff, recv func(frame []byte) error) error {
-	g.Request.Leg, g.Request.Handoff = leg, h
+	g.Request.Leg, g.Request.Handoff, g.Request.Hints = leg, h, g.hintsForRouter()
 	body := engine.AppendRequest(bounded.TakeBuffer(), &g.Request)
 	g.Request.Leg, g.Request.Handoff = engine.LegWhole, nil
 	err := g.callRouted(ctx, engine.MethodGenerate, body, recv)

@@ -67,7 +67,7 @@ func (t *Passthrough) RunAttempt(ctx context.Context, number uint32, d route.Dec
 	held := t.startAttempt(number, d)
 	defer held.Free()
 	t.order, t.prefilled = engine.PassthroughOrder{}, false
-	t.Request.Attempt = number
+	t.Request.Attempt, t.Request.Hints = number, t.hintsForRouter()
 	t.Sink.StartAttempt()
 	err := t.callRouted(ctx, engine.MethodPassthrough, engine.AppendPassthroughRequest(nil, &t.Request), t.handleFrame)
 	switch {

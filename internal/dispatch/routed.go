@@ -63,6 +63,17 @@ func (t *RoutedTask) TokensDelivered() int { return 0 }
 // MoveKind implements Task.
 func (t *RoutedTask) MoveKind() string { return MoveNewRequest }
 
+// hintsForRouter returns the hints for the chosen worker: those of the request if it is a router process, which alone
+// reads them.
+func (t *RoutedTask) hintsForRouter() []byte {
+	m := t.Workers()
+	at := slices.IndexFunc(m.Workers, func(w *catalog.Worker) bool { return w.ID == t.Decision.Worker.ID })
+	if at < 0 || !m.Workers[at].Card.Router {
+		return nil
+	}
+	return EncodeHints(&t.Route)
+}
+
 // routeTask asks the router for a worker which is not in failed, whose card does not satisfy lacks, and
 // which preferably is not in avoid. A model that the router does not know, or no longer, counts as a model without
 // workers, because the caller knows that it exists.

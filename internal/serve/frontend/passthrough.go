@@ -83,7 +83,7 @@ func (c *apiCall) newOpaque(body []byte, d *apiDialect, m *servedModel, e *reque
 		ExpectedOutput: e.ext.ExpectedOutput, Override: e.ext.Override, Allowed: e.ext.Allowed, Priority: e.ext.Priority,
 		Client: c.clientShare(),
 	}
-	p.Request = engine.PassthroughRequest{ID: c.id, Model: m.Card.Name, Salt: salt, Path: d.path, Body: body, Stream: e.stream, Hints: dispatch.EncodeHints(&p.Route)}
+	p.Request = engine.PassthroughRequest{ID: c.id, Model: m.Card.Name, Salt: salt, Path: d.path, Body: body, Stream: e.stream}
 	p.Workers, p.Sink = c.f.catalog.latestWorkers(m), p
 	return p, nil
 }

@@ -13,7 +13,6 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
-	"penstock/internal/dispatch"
 	"penstock/internal/edge/api"
 	"penstock/internal/edge/parse"
 	"penstock/internal/edge/prep"
@@ -298,7 +297,6 @@ func (p *typedRequest) newGeneration(i int, prompt prep.Prompt, stop engine.Stop
 		Stop:         stop,
 		Logprobs:     q.Logprobs,
 		OutputSchema: p.guide,
-		Hints:        dispatch.EncodeHints(&g.Route),
 	}
 	if g.Request.FeaturesAt = p.lent; p.lent.IsZero() {
 		g.Request.Features = prompt.Features

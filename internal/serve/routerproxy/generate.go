@@ -16,7 +16,7 @@ func (e *proxyEngine) Generate(ctx context.Context, req *engine.Request, sink fu
 	return e.serveRequest(ctx, callerRequest{req.ID, req.Attempt, req.Model, req.Hints}, func(ctx context.Context, ask route.Request, first uint32) error {
 		g := &generationTask{request: req, sink: sink, uncountedBy: make([]uint32, req.Choices)}
 		g.Request, g.Route = *req, ask
-		g.Request.Model, g.Request.Hints = ask.Model, nil
+		g.Request.Model = ask.Model
 		g.Route.Tokens, g.Route.Media, g.Route.Salt = req.Prompt, req.Media, req.Salt
 		g.Workers, g.Sink = e.latestWorkers, g
 		defer e.attachMedia(ctx, &g.Request)()

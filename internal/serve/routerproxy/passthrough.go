@@ -19,7 +19,7 @@ func (e *proxyEngine) PassThrough(ctx context.Context, req *engine.PassthroughRe
 	return e.serveRequest(ctx, callerRequest{req.ID, req.Attempt, req.Model, req.Hints}, func(ctx context.Context, ask route.Request, first uint32) error {
 		t := &passthroughTask{attempt: req.Attempt, sink: sink}
 		t.Request, t.Route = *req, ask
-		t.Request.Model, t.Request.Hints = ask.Model, nil
+		t.Request.Model = ask.Model
 		t.Route.Tokens, t.Route.Media, t.Route.Salt = req.Prompt, req.Media, req.Salt
 		t.Workers, t.Sink = e.latestWorkers, t
 		return e.proxy.dispatcher.PassThrough(ctx, &t.Passthrough, first)
