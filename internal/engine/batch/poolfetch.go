@@ -37,7 +37,8 @@ func (s *poolCopier) runBeside(progress *atomic.Int64, use func()) bool {
 		s.counts.abandoned.Add(1)
 		return false
 	}
-	var over atomic.Bool // use has returned, or is given up
+	patience.Reset(poolPatience) // the time in line is none of the pool's
+	var over atomic.Bool         // use has returned, or is given up
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

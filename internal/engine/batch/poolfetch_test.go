@@ -155,6 +155,22 @@ func TestPoolUsersWait(t *testing.T) {
 	})
 }
 
+// TestPoolPatienceAfterLine: the time for which a request waits for its turn does not count as time in which the pool does
+// nothing.
+func TestPoolPatienceAfterLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, _ := pooled(t, newMemPool(t, 4).attach(t, 1), nil)
+		for range maxPoolUsers {
+			e.pool.users <- struct{}{}
+		}
+		time.AfterFunc(poolPatience*9/10, func() { <-e.pool.users })
+		slow := func() { time.Sleep(poolPatience * 9 / 10) } // the time of an access; the clock is a fake one
+		if !e.pool.runBeside(new(atomic.Int64), slow) || e.PoolStats().Abandoned != 0 || e.pool.stuck.Load() != 0 {
+			t.Errorf("%+v, %d uses are stuck", e.PoolStats(), e.pool.stuck.Load())
+		}
+	})
+}
+
 // refusing is a computer which takes no tokens from a position on.
 type refusing struct {
 	*blockDice
