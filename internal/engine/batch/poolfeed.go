@@ -273,7 +273,7 @@ func (f *poolFeed) appendPooled(dst []kv.Event, blocks []pool.PooledBlock, isRep
 			}
 		}
 	}
-	var stored, pooled []kv.SeqHash
+	var stored, pooled, labelled []kv.SeqHash
 	var labels []kv.MoELabel
 	placed := map[kv.SeqHash]bool{} // they begin their sequence, or follow one which is placed
 	for i := range blocks {
@@ -286,18 +286,22 @@ func (f *poolFeed) appendPooled(dst []kv.Event, blocks []pool.PooledBlock, isRep
 			stored = append(stored, b.Name)
 			dst = append(dst, kv.Event{Kind: kv.Stored, Tier: kv.TierPool, Start: b.Index, Parent: b.Parent, Blocks: []kv.BlockHash{b.Hash}})
 		}
-		if isReported(b) {
-			pooled, labels = append(pooled, b.Name), append(labels, b.Label)
+		switch {
+		case !isReported(b):
+		case b.Label.Has != 0:
+			labelled, labels = append(labelled, b.Name), append(labels, b.Label)
+		default:
+			pooled = append(pooled, b.Name)
 		}
 	}
-	if len(pooled) == 0 {
-		return dst
-	}
-	moved := f.move(kv.Pooled, pooled)
-	if slices.ContainsFunc(labels, func(l kv.MoELabel) bool { return l.Has != 0 }) {
+	if len(labelled) > 0 {
+		moved := f.move(kv.Pooled, labelled)
 		moved.Labels = labels
+		dst = append(dst, moved)
 	}
-	dst = append(dst, moved)
+	if len(pooled) > 0 { // an event with labels has one for each block
+		dst = append(dst, f.move(kv.Pooled, pooled))
+	}
 	if len(stored) > 0 {
 		dst = append(dst, kv.Event{Kind: kv.Removed, Tier: kv.TierPool, Seqs: stored})
 	}
