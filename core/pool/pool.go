@@ -56,7 +56,7 @@ var (
 	ErrFull = errors.New("pool: all blocks are in use")
 	// ErrGone: the block was evicted, or is not acquired.
 	ErrGone = errors.New("pool: the block is gone")
-	// ErrDamaged: the block is not what was published. It was evicted.
+	// ErrDamaged: the block is not what was published. It was evicted; see [View.TakeDamaged].
 	ErrDamaged = errors.New("pool: the block is damaged")
 )
 
@@ -83,6 +83,7 @@ type View struct {
 	scanFrom   int32      // where the next search for room begins
 	used       kv.SeqHash // the last block which was published or was there already, and its tick
 	tick       uint64
+	damaged    []EvictedBlock // see TakeDamaged
 }
 
 // Open returns a view of a pool. It is NotFound if the memory is no pool, Conflict if the pool is for other blocks, of
@@ -120,8 +121,9 @@ type BlockRef struct {
 	Entry      int32
 	Generation uint32
 
-	sum   uint64 // of its data
-	joins uint32 // View.joins
+	sum   uint64       // of its data
+	joins uint32       // View.joins
+	block EvictedBlock // what it is if it turns out to be damaged
 }
 
 // BlockAt returns where the K and V of a block are, in bytes from the begin of the memory.

@@ -56,6 +56,7 @@ type poolCopier struct {
 	counts     struct{ stored, dropped, fetched, damaged, evicted, abandoned atomic.Uint64 }
 	users      chan struct{} // one for each request which uses the pool, of capacity maxPoolUsers
 	stuck      atomic.Int64  // uses which were given up and have not returned
+	damage     chan struct{} // of capacity 1: damaged blocks were evicted, which the copier has not announced
 
 	feed poolFeed
 
@@ -120,8 +121,8 @@ func (e *Engine) UsePool(m PoolMemory, id kv.PoolID, worker kv.Worker) error {
 	}
 	e.pool = &poolCopier{
 		memory: m, computer: computer, layout: layout, label: e.cfg.LabelEvents, identifier: identifier,
-		users: make(chan struct{}, maxPoolUsers),
-		jobs:  make(chan *storeJob, maxStoring), known: make([]knownBlock, e.cfg.Card.Blocks),
+		users: make(chan struct{}, maxPoolUsers), damage: make(chan struct{}, 1),
+		jobs: make(chan *storeJob, maxStoring), known: make([]knownBlock, e.cfg.Card.Blocks),
 	}
 	f := &e.pool.feed
 	f.id, f.worker, f.wake, f.moves = id, worker, e.wakeLoop, make(chan kv.Event, maxMoves)
@@ -239,6 +240,8 @@ func (s *poolCopier) storeBlocks(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-s.damage:
+			s.announceDamaged(ctx)
 		case j := <-s.jobs:
 			if stored := s.storeBlock(ctx, j, block); !stored {
 				s.counts.dropped.Add(1)
@@ -258,13 +261,11 @@ func (s *poolCopier) storeBlock(ctx context.Context, j *storeJob, block []byte) 
 	err := s.memory.Use(func(p *pool.View, _ kv.Mono) (err error) {
 		w, evicted, err = p.Reserve(&j.content, j.label, nil)
 		s.counts.evicted.Add(uint64(len(evicted)))
+		// What was evicted before this block is announced before it: it may be the same one.
+		evicted = p.TakeDamaged(evicted)
 		return err
 	})
-	gone := make([]kv.SeqHash, 0, len(evicted))
-	for i := range evicted {
-		gone = append(gone, evicted[i].Name)
-	}
-	s.feed.announceMove(ctx, kv.Evicted, kv.MoELabel{}, gone...)
+	s.announceEvicted(ctx, evicted)
 	if err != nil {
 		return errors.Is(err, pool.ErrExists)
 	}
@@ -283,6 +284,26 @@ func (s *poolCopier) storeBlock(ctx context.Context, j *storeJob, block []byte) 
 	s.counts.stored.Add(1)
 	s.feed.announceMove(ctx, kv.Pooled, j.label, j.content.Name)
 	return true
+}
+
+// announceDamaged announces the damaged blocks which were evicted by look-ups and fetches. Only the copier announces what
+// happens in the pool, so that the events have its order.
+func (s *poolCopier) announceDamaged(ctx context.Context) {
+	var evicted []pool.EvictedBlock
+	_ = s.memory.Use(func(p *pool.View, _ kv.Mono) error { // of a lost pool nothing counts
+		evicted = p.TakeDamaged(nil)
+		return nil
+	})
+	s.announceEvicted(ctx, evicted)
+}
+
+// announceEvicted announces that blocks were evicted from the pool.
+func (s *poolCopier) announceEvicted(ctx context.Context, evicted []pool.EvictedBlock) {
+	gone := make([]kv.SeqHash, 0, len(evicted))
+	for i := range evicted {
+		gone = append(gone, evicted[i].Name)
+	}
+	s.feed.announceMove(ctx, kv.Evicted, kv.MoELabel{}, gone...)
 }
 
 // readBlock reads the block of a job, unless it was cancelled.

@@ -70,6 +70,20 @@ func (s *poolCopier) runBeside(progress *atomic.Int64, use func()) bool {
 	}
 }
 
+// useView calls use with the pool, and has the copier announce the damaged blocks which it has evicted.
+func (s *poolCopier) useView(use func(p *pool.View) error) error {
+	return s.memory.Use(func(p *pool.View, _ kv.Mono) error {
+		err := use(p)
+		if p.HasDamaged() {
+			select {
+			case s.damage <- struct{}{}:
+			default: // the copier is to look already
+			}
+		}
+		return err
+	})
+}
+
 // lookUpChunk is how many blocks are looked up before others use the pool.
 const lookUpChunk = 64
 
@@ -102,7 +116,7 @@ func (s *poolCopier) findBlocks(ctx context.Context, seq *paged.Sequence, progre
 		if ctx.Err() != nil {
 			return nil
 		}
-		err := s.memory.Use(func(p *pool.View, _ kv.Mono) error {
+		err := s.useView(func(p *pool.View) error {
 			if !p.IsOwner() {
 				return pool.ErrEnded
 			}
@@ -202,7 +216,7 @@ func (f *poolFetch) readBlocks(ctx context.Context, start, end int, write func(*
 	}()
 	for start < end && ctx.Err() == nil {
 		data.First = start / size
-		if err := s.memory.Use(func(p *pool.View, _ kv.Mono) error {
+		if err := s.useView(func(p *pool.View) error {
 			found, ok := p.Acquire(&(*contents)[data.First])
 			if !ok {
 				return pool.ErrGone
