@@ -40,6 +40,7 @@ package pool
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"penstock/core/fault"
@@ -106,6 +107,10 @@ func Open(m Memory, cfg Config) (*View, error) {
 		chunk: make([]byte, min(ChunkBytes, l.blockBytes)), candidates: make([]candidate, 0, maxCandidates+1),
 	}, nil
 }
+
+// Generation returns the generation of the pool as 16 hex digits: processes whose pools have two generations share nothing,
+// whatever the pools are called.
+func (p *View) Generation() string { return fmt.Sprintf("%016x", p.generation) }
 
 // Blocks returns how many blocks the pool has room for.
 func (p *View) Blocks() int { return p.lay.blocks }

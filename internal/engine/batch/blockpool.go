@@ -108,7 +108,8 @@ func (j *storeJob) end() {
 // computing them. It is called before Run. It is Unimplemented for an engine whose blocks cannot be moved. The memory has
 // to be open until Run and all calls of Generate have returned. A use of it which hangs may return later.
 //
-// The events of the cache announce what the engine, which is worker's, does in the pool, whose name is id.
+// The events of the cache announce what the engine, which is worker's, does in the pool, whose name is id. The card says
+// which memory that is.
 func (e *Engine) UsePool(m PoolMemory, id kv.PoolID, worker kv.Worker) error {
 	computer, err := e.blockComputer()
 	if err != nil {
@@ -119,6 +120,14 @@ func (e *Engine) UsePool(m PoolMemory, id kv.PoolID, worker kv.Worker) error {
 	if err != nil {
 		return err
 	}
+	card := &engine.CardPool{ID: id}
+	if err := m.Use(func(p *pool.View, _ kv.Mono) error {
+		card.Generation = p.Generation()
+		return nil
+	}); err != nil {
+		return err
+	}
+	e.cfg.Card.Pool = card
 	e.pool = &poolCopier{
 		memory: m, computer: computer, layout: layout, label: e.cfg.LabelEvents, identifier: identifier,
 		users: make(chan struct{}, maxPoolUsers), damage: make(chan struct{}, 1),
