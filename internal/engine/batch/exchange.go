@@ -113,12 +113,16 @@ func (e *Engine) PrefillBlocks(ctx context.Context, req *engine.Request, use fun
 	}
 	r.open = r.open[:1] // the others continue from the same blocks
 	r.held = make(chan *heldPrompt, 1)
+	e.preparePool(ctx, r)
+	r.preempted = nil // what is held is fetched once
 	if err := e.submitRequest(r); err != nil {
 		return err
 	}
 	defer e.abortRequest(r)
 	for {
 		select {
+		case <-r.reservedBlocks():
+			r.imp.fetchBlocks(ctx)
 		case h := <-r.held:
 			return use(h)
 		case <-r.out.ready:

@@ -511,3 +511,25 @@ func TestPoolImportEnds(t *testing.T) {
 		})
 	}
 }
+
+// TestPoolPrefillBlocks: what is in the pool of a prompt which is computed for another engine is not computed again.
+func TestPoolPrefillBlocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, req := newMemPool(t, 60), greedy(1, 45, 5)
+		ctx, e, b, _ := pooledImport(t, p, req, 24, nil)
+		if err := e.PrefillBlocks(ctx, req, func(h engine.HeldBlocks) error {
+			got := make([]byte, 5*32)
+			err := h.ReadBlocks(ctx, got, 0, 5)
+			if !slices.Equal(got, blocksOf(req.Prompt[:40], 8).Bytes) || h.Cached() != 24 {
+				t.Errorf("%d tokens are cached, and the blocks have %v", h.Cached(), got)
+			}
+			return err
+		}); err != nil {
+			t.Error(err)
+		}
+		expectComputed(t, b, "after 24 tokens of the pool", 45-24)
+		expectPool(t, e, "after 24 tokens of the pool", PoolStats{Fetched: 3, Stored: 2})
+		expectIdle(t, e)
+		p.check(t)
+	})
+}
