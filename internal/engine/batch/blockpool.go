@@ -56,6 +56,7 @@ type poolCopier struct {
 	counts     struct{ stored, dropped, fetched, damaged, evicted, abandoned atomic.Uint64 }
 	users      chan struct{} // one for each request which uses the pool, of capacity maxPoolUsers
 	stuck      atomic.Int64  // uses which were given up and have not returned
+	ending     atomic.Bool   // the engine ends: the pool is not listed any more
 	damage     chan struct{} // of capacity 1: damaged blocks were evicted, which the copier has not announced
 
 	feed poolFeed
@@ -161,6 +162,7 @@ func (s *poolCopier) start(ctx context.Context) (stop func()) {
 	}()
 	return func() {
 		cancel()
+		s.ending.Store(true)
 		s.feed.listers.Wait()
 		select {
 		case <-copied:

@@ -83,6 +83,7 @@ func (e *Engine) PoolLost() {
 	defer f.mu.Unlock()
 	f.mu.owners = slices.DeleteFunc(slices.Clone(f.mu.owners), func(w kv.Worker) bool { return w == f.worker })
 	f.mu.changed, f.mu.lost = true, true
+	f.mu.stale, f.mu.list = f.mu.listing, nil // a list which is there has blocks
 	f.wake()
 }
 
@@ -140,6 +141,9 @@ func (s *poolCopier) appendMoves(events []kv.Event, describe bool) (all, content
 	}
 	for range len(f.moves) {
 		ev := <-f.moves
+		if f.mu.lost && (ev.Move.To == kv.InTransit || ev.Move.To == kv.Pooled) {
+			continue // it was withdrawn before
+		}
 		if f.mu.armed && ev.Move.To == kv.Pooled { // it may have been held back
 			f.mu.reported = append(f.mu.reported, ev.Seqs...)
 		}
@@ -216,7 +220,7 @@ func (s *poolCopier) makeList(progress *atomic.Int64, reported []kv.SeqHash) *po
 	var owners []kv.Worker
 	for from, more := 0, true; more; progress.Add(1) {
 		if err := s.memory.Use(func(p *pool.View, _ kv.Mono) error {
-			if !p.IsOwner() {
+			if !p.IsOwner() || s.ending.Load() {
 				return pool.ErrEnded
 			}
 			blocks, from = p.AppendPooled(blocks, from, listChunk)

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -378,6 +379,49 @@ func TestPoolHangsAtDeath(t *testing.T) {
 		router.expectMoves("when the pool answers", "2 cxl_pooled 5")
 		router.expectAttachable("when the pool answers", req, map[kv.WorkerID]int{2: 5})
 		expectIdle(t, second)
+	})
+}
+
+// TestPoolLostWhileAnnouncing: what was not announced when the pool is lost is not announced after that, be it of a list or
+// of the copier.
+func TestPoolLostWhileAnnouncing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newMemPool(t, 60)
+		view := p.attach(t, 1)
+		before, _ := pooled(t, view, nil)
+		listed := greedy(1, 17, 1)
+		expectChoice(t, enginetest.Start(t, before), before, listed, 0)
+		synctest.Wait()
+		ctx, e, router, goOn := listWhileStepping(t, p, view, greedy(2, 17, 5))
+		e.PoolOwnersChanged(owners(1), nil)
+		moved := hashesOf(t, greedy(3, 9, 1))[0]
+		e.pool.feed.announceMove(ctx, kv.Pooled, kv.MoELabel{}, moved)
+		view.view.Leave() // its memory cannot be used
+		e.PoolLost()
+		goOn()
+		time.Sleep(3 * poolPatience) // nothing follows; the clock is a fake one
+		router.expectAttachable("of a lost pool", listed, map[kv.WorkerID]int{})
+		for _, seq := range append(hashesOf(t, listed), moved) {
+			if b := router.mu.pools.AppendBlock(nil, seq); len(b) != 0 {
+				t.Errorf("a block of a lost pool is %+v", b)
+			}
+		}
+		expectIdle(t, e)
+	})
+}
+
+// TestPoolListedAtEnd: the pool is not listed any more when its engine ends, however slow it is.
+func TestPoolListedAtEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, _ := pooled(t, newMemPool(t, 4).attach(t, 1), nil)
+		stop := e.pool.start(t.Context())
+		if !e.pool.makeList(new(atomic.Int64), nil).usable {
+			t.Error("the pool is not listed before")
+		}
+		stop()
+		if e.pool.makeList(new(atomic.Int64), nil).usable {
+			t.Error("the pool is listed when the engine has ended")
+		}
 	})
 }
 
