@@ -24,8 +24,8 @@ func (c *Config) validatePartial(seq *Sequence) error {
 	switch end := seq.TransferEnd; {
 	case end < 0 || end >= len(seq.Tokens) || end%c.BlockSize != 0:
 		return fault.New(fault.Invalid, "a transfer of the first %d of %d tokens: it must be of whole blocks of %d, and not of the last token", end, len(seq.Tokens), c.BlockSize)
-	case end > 0 && seq.Hold:
-		return fault.New(fault.Invalid, "a sequence either gets blocks by a transfer or holds them for one")
+	case end > 0 && seq.Hold && !seq.LateTransfer:
+		return fault.New(fault.Invalid, "a sequence which holds its blocks for a transfer gets them by one only when they are reserved")
 	}
 	for i, r := range seq.Unfinished {
 		if r.Start < 0 || r.Start >= r.End || r.End > len(seq.Tokens) {

@@ -74,7 +74,7 @@ func (w *twin) add(seq Sequence) bool {
 			return false
 		}
 	}
-	if e := seq.TransferEnd; e < 0 || e >= n || e%w.cfg.BlockSize != 0 || e > 0 && seq.Hold {
+	if e := seq.TransferEnd; e < 0 || e >= n || e%w.cfg.BlockSize != 0 || e > 0 && seq.Hold && !seq.LateTransfer {
 		return false
 	}
 	w.added++

@@ -132,18 +132,18 @@ func sumEntry(contentSum, dataSum uint64) uint64 {
 func (p *View) loadContent(e int32, generation uint32) (h entryHead, record []byte, ok bool) {
 	at := p.lay.entryAt(e)
 	length := p.words.Load(at + wordRecordLength)
-	if length > maxRecord(uint64(p.lay.tokens)) || length%8 != 0 {
-		return h, nil, false
-	}
 	b := p.have[:0]
 	for i := 0; i < headBytes; i += 8 {
 		b = binary.LittleEndian.AppendUint64(b, p.words.Load(at+wordName+i))
+	}
+	h.decodeHead(b)
+	if length > maxRecord(uint64(p.lay.tokens)) || length%8 != 0 {
+		return h, nil, false
 	}
 	for i := 0; i < int(length); i += 8 {
 		b = binary.LittleEndian.AppendUint64(b, p.words.Load(at+recordAt+i))
 	}
 	p.have = b
-	h.decodeHead(b)
 	h.dataSum = p.words.Load(at + wordDataSum)
 	return h, b[headBytes:], p.words.Load(at+wordEntrySum) == sumEntry(kv.ContentHash(uint64(generation), b), h.dataSum)
 }

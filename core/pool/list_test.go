@@ -47,7 +47,7 @@ func TestAppendPooled(t *testing.T) {
 		case 3: // evicted
 			f, _ := p.Acquire(c)
 			p.Release(f.Ref)
-			p.evictDamaged(f.Ref.Entry, f.Ref.Generation)
+			p.evictDamaged(f.Ref.Entry, f.Ref.Generation, f.Ref.block)
 		case 4: // damaged
 			f, _ := p.Acquire(c)
 			b[p.lay.entryAt(f.Ref.Entry)+recordAt+recordHead]++ // of a token

@@ -40,6 +40,7 @@ package pool
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"penstock/core/fault"
@@ -56,7 +57,7 @@ var (
 	ErrFull = errors.New("pool: all blocks are in use")
 	// ErrGone: the block was evicted, or is not acquired.
 	ErrGone = errors.New("pool: the block is gone")
-	// ErrDamaged: the block is not what was published. It was evicted.
+	// ErrDamaged: the block is not what was published. It was evicted; see [View.TakeDamaged].
 	ErrDamaged = errors.New("pool: the block is damaged")
 )
 
@@ -83,6 +84,7 @@ type View struct {
 	scanFrom   int32      // where the next search for room begins
 	used       kv.SeqHash // the last block which was published or was there already, and its tick
 	tick       uint64
+	damaged    []EvictedBlock // see TakeDamaged
 }
 
 // Open returns a view of a pool. It is NotFound if the memory is no pool, Conflict if the pool is for other blocks, of
@@ -106,6 +108,10 @@ func Open(m Memory, cfg Config) (*View, error) {
 	}, nil
 }
 
+// Generation returns the generation of the pool as 16 hex digits: processes whose pools have two generations share nothing,
+// whatever the pools are called.
+func (p *View) Generation() string { return fmt.Sprintf("%016x", p.generation) }
+
 // Blocks returns how many blocks the pool has room for.
 func (p *View) Blocks() int { return p.lay.blocks }
 
@@ -120,8 +126,9 @@ type BlockRef struct {
 	Entry      int32
 	Generation uint32
 
-	sum   uint64 // of its data
-	joins uint32 // View.joins
+	sum   uint64       // of its data
+	joins uint32       // View.joins
+	block EvictedBlock // what it is if it turns out to be damaged
 }
 
 // BlockAt returns where the K and V of a block are, in bytes from the begin of the memory.

@@ -640,6 +640,81 @@ func TestDamageHeals(t *testing.T) {
 	}
 }
 
+// TestTakeDamaged: each damaged block which is evicted is reported once, by its name, whatever has evicted it.
+func TestTakeDamaged(t *testing.T) {
+	head := func(at int, v uint64) func(*View, int32) {
+		return func(p *View, e int32) { p.words.Store(p.lay.entryAt(e)+at, v) }
+	}
+	find := func(p *View, c *Content) { _, _ = p.Find(c) }
+	for name, c := range map[string]struct {
+		spoil func(p *View, e int32)
+		meet  func(p *View, c *Content)
+	}{
+		"record":         {head(recordAt+64, 5), find},
+		"length":         {head(wordRecordLength, 1<<63), find},
+		"name":           {head(wordName, 5), find},
+		"of an acquired": {head(wordMover, 5), func(p *View, c *Content) { p.Acquire(c) }},
+		"of a reserved":  {head(wordMover, 5), func(p *View, c *Content) { _, _, _ = p.Reserve(c, kv.MoELabel{}, nil) }},
+		"data": {func(p *View, e int32) { p.words.Store(p.lay.blockAt(e)+8, 1) }, func(p *View, c *Content) {
+			f, _ := p.Acquire(c)
+			for range 2 {
+				if err := p.Verify(f.Ref); !errors.Is(err, ErrDamaged) {
+					t.Error(err)
+				}
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := join(t, mapBytes(t, newPool(t, smallConfig, 4)), smallConfig, 1)
+			mustPublish(t, p, contentOf(1, 0))
+			f, _ := p.Acquire(contentOf(1, 0))
+			p.Release(f.Ref)
+			if p.HasDamaged() || len(p.TakeDamaged(nil)) != 0 {
+				t.Error("a block which is whole is reported")
+			}
+			c.spoil(p, f.Ref.Entry)
+			c.meet(p, contentOf(1, 0))
+			if got := p.TakeDamaged(nil); len(got) != 1 || got[0].Name != contentOf(1, 0).Name {
+				t.Errorf("%x are reported", got)
+			}
+			if p.HasDamaged() || len(p.TakeDamaged(nil)) != 0 {
+				t.Error("the block is reported once more")
+			}
+		})
+	}
+}
+
+// TestDamagedAreBounded: while many damaged blocks wait to be reported, no other one is evicted.
+func TestDamagedAreBounded(t *testing.T) {
+	p := join(t, mapBytes(t, newPool(t, smallConfig, 4)), smallConfig, 1)
+	c := contentOf(1, 0)
+	mustPublish(t, p, c)
+	f, _ := p.Acquire(c)
+	p.words.Store(p.lay.blockAt(f.Ref.Entry)+8, 1)
+	p.damaged = make([]EvictedBlock, maxDamaged)
+	if err := p.Verify(f.Ref); !errors.Is(err, ErrDamaged) || len(p.damaged) != maxDamaged || p.Stats().Pooled != 1 {
+		t.Errorf("%v: %d wait, %+v", err, len(p.damaged), p.Stats())
+	}
+	p.TakeDamaged(nil)
+	if err := p.Verify(f.Ref); !errors.Is(err, ErrDamaged) || len(p.damaged) != 1 || p.Stats().Pooled != 0 {
+		t.Errorf("%v: %d wait, %+v", err, len(p.damaged), p.Stats())
+	}
+}
+
+// TestDamagedEvictedForRoom: a damaged block which makes room for another one is reported, if its name is right.
+func TestDamagedEvictedForRoom(t *testing.T) {
+	p := join(t, mapBytes(t, newPool(t, smallConfig, 1)), smallConfig, 1)
+	mustPublish(t, p, contentOf(1, 0))
+	p.words.Store(p.lay.entryAt(0)+wordRecordLength, 1<<63)
+	if got := mustPublish(t, p, contentOf(2, 0)); len(got) != 1 || got[0].Name != contentOf(1, 0).Name {
+		t.Errorf("%x are reported", got)
+	}
+	p.words.Store(p.lay.entryAt(0)+wordName, 5)
+	if got := mustPublish(t, p, contentOf(1, 0)); len(got) != 0 {
+		t.Errorf("%x are reported", got)
+	}
+}
+
 // TestBytes holds the bytes of a pool with two blocks, and the example of docs/format/pool.md.
 func TestBytes(t *testing.T) {
 	b := newPool(t, smallConfig, 3)

@@ -57,7 +57,11 @@ func (p *View) locate(want *entryHead, except int32) (found place) {
 				found = place{e, word, entryInTransit, h}
 			}
 		case !valid:
-			p.evictDamaged(e, word.generation())
+			block := EvictedBlock{h.name, h.mover}
+			if !p.isIndexed(e, h.name, word) { // the name is damaged, too, and the index leads here by the wanted one
+				block.Name = want.name
+			}
+			p.evictDamaged(e, word.generation(), block)
 		case same && bytes.Equal(record, p.wantedRecord()):
 			return place{e, word, entryPooled, h}
 		}
@@ -65,10 +69,26 @@ func (p *View) locate(want *entryHead, except int32) (found place) {
 	return found
 }
 
+// maxDamaged is how many evicted blocks wait for TakeDamaged. No damaged block is evicted while there are as many.
+const maxDamaged = 1024
+
 // evictDamaged evicts a block which is not what was published.
-func (p *View) evictDamaged(e int32, generation uint32) {
-	p.swapEntry(e, packEntry(entryPooled, 0, 0, generation), packEntry(entryEvicted, 0, 0, generation))
+func (p *View) evictDamaged(e int32, generation uint32, block EvictedBlock) {
+	if len(p.damaged) < maxDamaged && p.swapEntry(e, packEntry(entryPooled, 0, 0, generation), packEntry(entryEvicted, 0, 0, generation)) {
+		p.damaged = append(p.damaged, block)
+	}
 }
+
+// TakeDamaged appends the blocks which this view has evicted since the last call because they were damaged: by any method
+// which looks blocks up or reads them. The mover of such a block is a guess. It allocates nothing if there are none.
+func (p *View) TakeDamaged(dst []EvictedBlock) []EvictedBlock {
+	dst = append(dst, p.damaged...)
+	p.damaged = p.damaged[:0]
+	return dst
+}
+
+// HasDamaged reports whether TakeDamaged appends blocks.
+func (p *View) HasDamaged() bool { return len(p.damaged) > 0 }
 
 // Find returns what the pool knows of a block, and acquires nothing.
 func (p *View) Find(c *Content) (Found, error) {
@@ -123,7 +143,7 @@ func (p *View) Acquire(c *Content) (Found, bool) {
 	p.holds[at.entry]++
 	f := Found{
 		State: kv.Pooled, Identity: want.identity, Label: at.head.label, Mover: at.head.mover,
-		Ref: BlockRef{at.entry, at.word.generation(), at.head.dataSum, p.joins},
+		Ref: BlockRef{at.entry, at.word.generation(), at.head.dataSum, p.joins, EvictedBlock{c.Name, at.head.mover}},
 	}
 	if p.loadEntry(at.entry) != at.word {
 		p.dropHold(at.entry)
@@ -196,10 +216,10 @@ func (p *View) checkData(ref BlockRef, dst []byte) error {
 	case word.generation() != ref.Generation || word.state() == entryInTransit:
 		return ErrGone
 	case err != nil:
-		p.evictDamaged(ref.Entry, ref.Generation)
+		p.evictDamaged(ref.Entry, ref.Generation, ref.block)
 		return fault.New(fault.PoolLost, "pool: a block cannot be read: %w", err)
 	case sum != ref.sum:
-		p.evictDamaged(ref.Entry, ref.Generation)
+		p.evictDamaged(ref.Entry, ref.Generation, ref.block)
 		return ErrDamaged
 	}
 	return nil

@@ -176,7 +176,7 @@ func (p *View) evictCandidate(c *candidate, evicted *[]EvictedBlock) bool {
 	if !p.swapEntry(c.entry, c.word, next) {
 		return false
 	}
-	if ok {
+	if ok || p.isIndexed(c.entry, h.name, c.word) { // of a damaged entry the name is right if the index leads to it
 		*evicted = append(*evicted, EvictedBlock{h.name, h.mover})
 	}
 	c.word = next

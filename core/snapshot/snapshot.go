@@ -19,12 +19,13 @@ type SectionKind uint16
 
 // The kinds of section.
 const (
-	Index      SectionKind = 1 // core/prefix: which worker holds which blocks
-	Feeds      SectionKind = 2 // core/kvfeed: the position in each worker's feed
-	Residency  SectionKind = 3 // core/poolindex: which blocks are in which pool
-	Workers    SectionKind = 4 // the router: the epochs of the workers
-	PoolLabels SectionKind = 5 // core/poolindex: the labels of the blocks in pools
-	PoolAccess SectionKind = 6 // core/poolindex: the access lists of the blocks in pools
+	Index           SectionKind = 1 // core/prefix: which worker holds which blocks
+	Feeds           SectionKind = 2 // core/kvfeed: the position in each worker's feed
+	Residency       SectionKind = 3 // core/poolindex: which blocks are in which pool
+	Workers         SectionKind = 4 // the router: the epochs of the workers
+	PoolLabels      SectionKind = 5 // core/poolindex: the labels of the blocks in pools
+	PoolAccess      SectionKind = 6 // core/poolindex: the access lists of the blocks in pools
+	PoolGenerations SectionKind = 7 // the router: which memory the pools are
 )
 
 // String returns the kind's name as logs print it.
@@ -42,6 +43,8 @@ func (k SectionKind) String() string {
 		return "pool labels"
 	case PoolAccess:
 		return "pool access"
+	case PoolGenerations:
+		return "pool generations"
 	}
 	return fmt.Sprintf("kind %d", uint16(k))
 }

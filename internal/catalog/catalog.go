@@ -132,5 +132,9 @@ func (c *Catalog) logFinding(f finding) {
 		c.log.Warn("an adapter is not served", "model", f.model, "adapter", f.adapter, "reason", f.text)
 		return
 	}
+	if f.pool {
+		c.log.Warn("a worker shares no KV blocks", "worker", uint64(f.worker), "model", f.model, "host", f.host, "reason", f.text)
+		return
+	}
 	c.log.Warn("a worker gets no requests", "worker", uint64(f.worker), "model", f.model, "host", f.host, "reason", f.text)
 }

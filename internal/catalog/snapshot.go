@@ -36,6 +36,7 @@ type Snapshot struct {
 
 	names      map[string]*Model // by name, alias and adapter
 	clashes    []AliasClash
+	pools      map[kv.PoolID]*Worker // a worker which has the pool of this ID
 	findings   []finding
 	superseded chan struct{}
 }
@@ -49,6 +50,9 @@ type Worker struct {
 	Checksum string // of Card
 	Problem  string // why the registration cannot be used; "" if it can
 	Unfit    string // how Card differs from the card of its model; "" if it does not
+	// ForeignPool says that the pool of its card is other memory than the pool which has this ID in the fleet. The worker
+	// gets requests, and nothing is believed which it says of the pool.
+	ForeignPool bool
 }
 
 // finding is what operators must know of a worker or of an adapter.
@@ -56,6 +60,7 @@ type finding struct {
 	worker               kv.WorkerID
 	host                 string
 	model, adapter, text string // adapter is "" for a worker
+	pool                 bool   // text is of the pool of a worker which gets requests
 }
 
 // NewSnapshot returns the snapshot of an empty registry.
@@ -146,11 +151,37 @@ func (s *Snapshot) Next(sel Selection, set []disco.Instance, now time.Time) *Sna
 		}
 	}
 	next.dropRepeatedIDs()
+	next.findPools(s)
 	next.addModels(s, now)
 	next.keepLost(s)
 	next.nameModels()
 	next.addAdapters(s, now)
 	return next
+}
+
+// findPools decides which memory the ID of a pool names, and marks the workers which have attached other memory by that ID.
+// An ID keeps its memory while any worker has that; otherwise it takes that of its worker with the lowest id.
+func (s *Snapshot) findPools(old *Snapshot) {
+	s.pools = map[kv.PoolID]*Worker{}
+	for _, w := range s.Workers {
+		p := w.Card.Pool
+		if p == nil {
+			continue
+		}
+		if was := old.pools[p.ID]; s.pools[p.ID] == nil || was != nil && *was.Card.Pool == *p {
+			s.pools[p.ID] = w
+		}
+	}
+	for _, w := range s.Workers {
+		p := w.Card.Pool
+		if p == nil || *s.pools[p.ID].Card.Pool == *p {
+			continue
+		}
+		w.ForeignPool = true
+		has := s.pools[p.ID]
+		s.findings = append(s.findings, finding{worker: w.ID, host: w.Host, model: w.Card.Name, pool: true, text: fmt.Sprintf(
+			"its pool %d is other memory than pool %d of worker %d on %s: give it another ID, or the same file", p.ID, p.ID, has.ID, has.Host)})
+	}
 }
 
 // readWorker returns the worker of an instance. It reuses the card of s if the registration has not

@@ -316,3 +316,44 @@ func TestRefresh(t *testing.T) {
 		}
 	}
 }
+
+// TestForeignPools: an ID of a pool keeps the memory which it names while any worker has that, and workers with other memory
+// are marked.
+func TestForeignPools(t *testing.T) {
+	s := NewSnapshot()
+	for i, c := range []struct {
+		pools, foreign string // of worker 1, and so on: its ID and its memory
+	}{
+		{pools: "0a 0a 1b --", foreign: ""},
+		{pools: "-- 0a 1b 0c", foreign: "4"},
+		{pools: "0d 0a -- 0c", foreign: "1 4"},
+		{pools: "0d -- 1a 0c", foreign: "4"},
+		{pools: "0d -- 1a 1c", foreign: "4"},
+		{pools: "-- -- 1c --", foreign: ""},
+		{pools: "1b 1a 1c 0c", foreign: "1 2"},
+	} {
+		var set []disco.Instance
+		for id, pool := range strings.Fields(c.pools) {
+			card := cardOf("m", 100)
+			if pool != "--" {
+				card.Pool = &engine.CardPool{ID: kv.PoolID(pool[0] - '0'), Generation: pool[1:]}
+			}
+			set = append(set, instanceOf(t, kv.WorkerID(id+1), card))
+		}
+		s = s.Next(Selection{}, set, time.Time{})
+		var foreign, found []string
+		for _, w := range s.Workers {
+			if w.ForeignPool {
+				foreign = append(foreign, fmt.Sprint(w.ID))
+			}
+		}
+		for _, f := range s.findings {
+			if found = append(found, fmt.Sprint(f.worker)); !f.pool {
+				t.Errorf("set %d: %+v", i, f)
+			}
+		}
+		if got := strings.Join(foreign, " "); got != c.foreign || !slices.Equal(found, foreign) || len(s.Models[0].Workers) != 4 {
+			t.Errorf("set %d: workers %q have other memory, want %q; findings %v", i, got, c.foreign, s.findings)
+		}
+	}
+}

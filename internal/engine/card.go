@@ -129,6 +129,7 @@ func (c *Card) Validate() error {
 	for _, t := range c.EOS[:min(len(c.EOS), maxEOS)] {
 		check(int64(t) < int64(c.VocabSize), "eos token %d is not below vocab_size %d", t, c.VocabSize)
 	}
+	check(c.Pool == nil || isPrintableName(c.Pool.Generation), "pool: generation must be 1 to %d printable bytes", maxName)
 	check(c.MaxBatchedTokens >= 0, "max_num_batched_tokens must not be negative, but is %d", c.MaxBatchedTokens)
 	errs = append(errs, checkExperts(c.Experts), c.checkExchange())
 	if err := c.Defaults.validate(); err != nil {

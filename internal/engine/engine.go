@@ -202,6 +202,8 @@ type Card struct {
 	// means the format is derived from its chat template, vocabulary or name, "none" means neither.
 	ToolParser      string `json:"tool_parser,omitempty"`
 	ReasoningParser string `json:"reasoning_parser,omitempty"`
+	// Pool is the pool of KV blocks which the worker shares with others; nil without one.
+	Pool *CardPool `json:"pool,omitempty"`
 	// Router says that the worker is a router process, which forwards requests to workers of its own.
 	Router bool `json:"router,omitempty"`
 	// MaxBatchedTokens is how many tokens the engine computes in one step; 0 if unknown. Routers use it to
@@ -212,6 +214,14 @@ type Card struct {
 	Experts []HostedExperts `json:"experts,omitempty"`
 	// Tokenizer says where the tokenizer and chat template come from.
 	Tokenizer TokenizerRef `json:"tokenizer"`
+}
+
+// CardPool is a pool of KV blocks as a worker has attached it.
+type CardPool struct {
+	ID kv.PoolID `json:"id"`
+	// Generation is random, and of the memory (pool.View.Generation): workers whose pools have one ID and two generations
+	// share nothing.
+	Generation string `json:"generation"`
 }
 
 // MediaKeysUUID is the MediaKeys of engines that take a key as the "uuid" of the part that shows the object

@@ -33,8 +33,8 @@ type BlockReceiver interface {
 	Engine
 	// BlockLayout says how the engine's blocks are read. It does not change.
 	BlockLayout() KVLayout
-	// CountCached returns how many of the first tokens of a request, Generated included, are cached now: whole blocks,
-	// and never the last token.
+	// CountCached returns how many of the first tokens of a request, Generated included, are cached now, or in a pool from
+	// which the engine fetches blocks: whole blocks, and never the last token.
 	CountCached(ctx context.Context, req *Request) (int, error)
 	// OpenImport prepares to serve a request, the tokens of whose first open choice another engine computes up to
 	// the last block boundary before their last token. It starts nothing.
@@ -44,7 +44,8 @@ type BlockReceiver interface {
 // ImportWatcher is told about the blocks which are reserved for an import. The engine's loop calls it; its methods must
 // not wait.
 type ImportWatcher interface {
-	// BlocksReserved says that blocks are reserved for all tokens, and that the first held ones are in them.
+	// BlocksReserved says that blocks are reserved for all tokens, and that the first held ones are in them: what a pool
+	// has is there then.
 	BlocksReserved(held int)
 	// BlocksReclaimed says that the engine has taken the reservation for another request. The import is over, and the
 	// engine computes the tokens. When BlocksReclaimed returns, nothing may write to the blocks any more.

@@ -83,6 +83,10 @@ func TestPoolOfWorkers(t *testing.T) {
 	if _, err := p.newWorkers(); err != nil {
 		t.Fatal(err)
 	}
+	first, second := p.model.Engines[0].Card().Pool, p.model.Engines[1].Card().Pool
+	if first == nil || second == nil || *first != *second || len(first.Generation) != 16 {
+		t.Errorf("the cards have the pools %+v and %+v", first, second)
+	}
 	var running sync.WaitGroup
 	defer running.Wait()
 	ctx, stop := context.WithTimeoutCause(t.Context(), 2*time.Minute, errors.New("the workers are too slow, or do not do it"))

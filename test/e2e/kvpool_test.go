@@ -7,10 +7,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,7 +37,8 @@ type poolFleet struct {
 	workers map[string]*workerProcess
 }
 
-func startPoolFleet(t *testing.T) *poolFleet {
+// startPoolFleet starts such processes, with settings of worker 1.
+func startPoolFleet(t *testing.T, settings ...string) *poolFleet {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "pool")
 	f := &poolFleet{
@@ -51,7 +56,7 @@ func startPoolFleet(t *testing.T) *poolFleet {
 		t.Fatal(err)
 	}
 	t.Cleanup(f.file.Close)
-	f.join("1", f.pool)
+	f.join("1", append(settings, f.pool)...)
 	f.join("2", f.pool)
 	f.join("3")
 	f.serves("penstock-tiny", 3)
@@ -158,51 +163,139 @@ func TestPoolOfProcesses(t *testing.T) {
 	}
 }
 
-// TestPoolMigration: a worker is killed in the middle of an answer. Another one with its pool goes on. Of
-// prompt and answer it computes the last partial block and the blocks in transit, and the tokens are the same as without a
-// failure.
-func TestPoolMigration(t *testing.T) {
-	t.Parallel()
-	// Worker 1 answers ahead of the client, so it is killed at no chosen token: as soon as 4 blocks of the answer, about a
-	// fifth of it, are in the pool. To look there takes no request.
-	const length = 300
-	request := chat(longPrompt(2), length)
-	request["ignore_eos"], request["logprobs"] = true, true
-	alone := start(t, "workers=1")
-	want, err := alone.streamTokens(request, nil)
-	if err != nil || len(want) != length {
-		t.Fatalf("%d tokens: %v", len(want), err)
+// answerLimit passes connections on to an address. From limitAnswers on it passes a number of bytes of what comes back, and
+// holds the rest until cut.
+type answerLimit struct {
+	net.Listener
+	to      string
+	limited atomic.Bool
+	left    atomic.Int64 // bytes which still pass, if limited
+	ended   chan struct{}
+	cut     func() // ends all connections; may be called again
+}
+
+func limitAnswersOf(t *testing.T, to string) *answerLimit {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
 	}
-	f := startPoolFleet(t)
-	_, blocks := f.warm(chat(longPrompt(2), 1)) // so the router sends the request to worker 1
-	atKill := 0
-	got, err := f.streamTokens(request, func(n int) {
-		if atKill == 0 && n > 0 && f.stored() >= blocks+4 {
-			f.workers["1"].kill()
-			atKill = n
+	l := &answerLimit{Listener: listener, to: to, ended: make(chan struct{})}
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", l.to)
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			end := sync.OnceFunc(func() { _, _ = in.Close(), out.Close() })
+			running.Go(func() { defer end(); _, _ = io.Copy(out, in) })
+			running.Go(func() { defer end(); l.passAnswers(in, out) })
+			running.Go(func() { defer end(); <-l.ended })
 		}
 	})
-	if err != nil || !slices.Equal(got, want) {
-		t.Errorf("%v: %d tokens, which differ from the %d of one worker", err, len(got), len(want))
-	}
-	prompt := len(f.tokens(longPrompt(2)))
-	second := f.workers["2"]
-	fetched, computed := second.sum("penstock_pool_fetched_total"), second.computed()
-	taken := computed + fetched*poolBlock - prompt // tokens of the answer with which worker 2 began
-	t.Logf("prompt %d, %d tokens were out at the kill, %d were taken over, %d blocks fetched, %d tokens computed", prompt, atKill, taken, fetched, computed)
-	if n := f.sum("penstock_frontend_migrations_total", `kind="ongoing_request"`); n != 1 {
-		t.Errorf("%d streams have moved with their tokens", n)
-	}
-	if atKill == 0 || taken < atKill || taken > len(want) {
-		t.Errorf("worker 2 computed %d tokens and fetched %d blocks, of a prompt of %d and at least %d tokens of the answer", computed, fetched, prompt, atKill)
-	}
-	if fetched < blocks+4 {
-		t.Errorf("worker 2 fetched %d blocks, of %d of the prompt and 4 of the answer which were in the pool", fetched, blocks)
+	l.cut = sync.OnceFunc(func() { close(l.ended) })
+	t.Cleanup(func() {
+		_ = l.Close()
+		l.cut()
+		running.Wait()
+	})
+	return l
+}
+
+// passAnswers passes what may pass.
+func (l *answerLimit) passAnswers(to io.Writer, from io.Reader) {
+	buffer := make([]byte, 4096)
+	for {
+		n, err := from.Read(buffer)
+		if l.limited.Load() && l.left.Add(-int64(n)) < 0 {
+			n = max(0, n+int(l.left.Load()))
+		}
+		if _, failed := to.Write(buffer[:n]); failed != nil || err != nil {
+			return
+		}
+		if l.limited.Load() && l.left.Load() < 0 {
+			<-l.ended
+			return
+		}
 	}
 }
 
-// streamTokens streams a chat completion with log-probabilities, and returns its tokens. It calls each with their number.
-func (s *server) streamTokens(request map[string]any, each func(n int)) (tokens []string, err error) {
+// limitAnswers lets so many bytes pass from now on.
+func (l *answerLimit) limitAnswers(bytes int64) {
+	l.left.Store(bytes)
+	l.limited.Store(true)
+}
+
+// freeAddr returns an address which was free a moment ago.
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// TestPoolMigration: a worker is killed in the middle of an answer. Another one with its pool goes on. Of
+// prompt and answer it computes the last partial block, and the tokens are the same as without a failure.
+func TestPoolMigration(t *testing.T) {
+	t.Parallel()
+	// Worker 1 answers ahead of the client, so it is not killed at a chosen token: only the beginning of its answer arrives,
+	// which is less than a third, also if many tokens are in one frame. It is killed when all blocks are in the pool.
+	const length, passing = 300, 2400
+	request := chat(longPrompt(2), length)
+	request["ignore_eos"], request["logprobs"] = true, true
+	alone := start(t, "workers=1")
+	want, err := alone.streamTokens(request)
+	if err != nil || len(want) != length {
+		t.Fatalf("%d tokens: %v", len(want), err)
+	}
+	address := freeAddr(t)
+	answers := limitAnswersOf(t, address)
+	f := startPoolFleet(t, "rpc-addr="+address, "rpc-advertise="+answers.Addr().String())
+	f.warm(chat(longPrompt(2), 1)) // so the router sends the request to worker 1
+	prompt := len(f.tokens(longPrompt(2)))
+	answers.limitAnswers(passing)
+	ended := make(chan error, 1)
+	var got []string
+	go func() {
+		var err error
+		got, err = f.streamTokens(request)
+		ended <- err
+	}()
+	f.eventually("prompt and answer are in the pool", func() bool { return f.stored() >= (prompt+length-1)/poolBlock })
+	if len(ended) > 0 {
+		t.Error("the whole answer has arrived")
+	}
+	f.workers["1"].kill()
+	answers.cut()
+	if err := <-ended; err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v: %d tokens, which differ from the %d of one worker", err, len(got), len(want))
+	}
+	second := f.workers["2"]
+	fetched, computed := second.sum("penstock_pool_fetched_total"), second.computed()
+	taken := computed + fetched*poolBlock - prompt // tokens of the answer with which worker 2 began
+	t.Logf("prompt %d, %d tokens were taken over, %d blocks fetched, %d tokens computed", prompt, taken, fetched, computed)
+	if n := f.sum("penstock_frontend_migrations_total", `kind="ongoing_request"`); n != 1 {
+		t.Errorf("%d streams have moved with their tokens", n)
+	}
+	if taken < 1 || taken >= length {
+		t.Errorf("worker 2 computed %d tokens and fetched %d blocks, of a prompt of %d and a part of the answer", computed, fetched, prompt)
+	}
+	if all := (prompt + taken - 1) / poolBlock; fetched != all {
+		t.Errorf("worker 2 fetched %d blocks of the %d which are full", fetched, all)
+	}
+}
+
+// streamTokens streams a chat completion with log-probabilities, and returns its tokens.
+func (s *server) streamTokens(request map[string]any) (tokens []string, err error) {
 	s.t.Helper()
 	request["stream"] = true
 	data, err := json.Marshal(request)
@@ -244,9 +337,6 @@ func (s *server) streamTokens(request map[string]any, each func(n int)) (tokens 
 			for _, l := range choice.Logprobs.Content {
 				tokens = append(tokens, fmt.Sprint(l.Token, l.Bytes, l.Logprob))
 			}
-		}
-		if each != nil {
-			each(len(tokens))
 		}
 	}
 	return tokens, lines.Err()

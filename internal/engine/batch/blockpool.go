@@ -56,6 +56,8 @@ type poolCopier struct {
 	counts     struct{ stored, dropped, fetched, damaged, evicted, abandoned atomic.Uint64 }
 	users      chan struct{} // one for each request which uses the pool, of capacity maxPoolUsers
 	stuck      atomic.Int64  // uses which were given up and have not returned
+	ending     atomic.Bool   // the engine ends: the pool is not listed any more
+	damage     chan struct{} // of capacity 1: damaged blocks were evicted, which the copier has not announced
 
 	feed poolFeed
 
@@ -107,7 +109,8 @@ func (j *storeJob) end() {
 // computing them. It is called before Run. It is Unimplemented for an engine whose blocks cannot be moved. The memory has
 // to be open until Run and all calls of Generate have returned. A use of it which hangs may return later.
 //
-// The events of the cache announce what the engine, which is worker's, does in the pool, whose name is id.
+// The events of the cache announce what the engine, which is worker's, does in the pool, whose name is id. The card says
+// which memory that is.
 func (e *Engine) UsePool(m PoolMemory, id kv.PoolID, worker kv.Worker) error {
 	computer, err := e.blockComputer()
 	if err != nil {
@@ -118,10 +121,18 @@ func (e *Engine) UsePool(m PoolMemory, id kv.PoolID, worker kv.Worker) error {
 	if err != nil {
 		return err
 	}
+	card := &engine.CardPool{ID: id}
+	if err := m.Use(func(p *pool.View, _ kv.Mono) error {
+		card.Generation = p.Generation()
+		return nil
+	}); err != nil {
+		return err
+	}
+	e.cfg.Card.Pool = card
 	e.pool = &poolCopier{
 		memory: m, computer: computer, layout: layout, label: e.cfg.LabelEvents, identifier: identifier,
-		users: make(chan struct{}, maxPoolUsers),
-		jobs:  make(chan *storeJob, maxStoring), known: make([]knownBlock, e.cfg.Card.Blocks),
+		users: make(chan struct{}, maxPoolUsers), damage: make(chan struct{}, 1),
+		jobs: make(chan *storeJob, maxStoring), known: make([]knownBlock, e.cfg.Card.Blocks),
 	}
 	f := &e.pool.feed
 	f.id, f.worker, f.wake, f.moves = id, worker, e.wakeLoop, make(chan kv.Event, maxMoves)
@@ -151,6 +162,7 @@ func (s *poolCopier) start(ctx context.Context) (stop func()) {
 	}()
 	return func() {
 		cancel()
+		s.ending.Store(true)
 		s.feed.listers.Wait()
 		select {
 		case <-copied:
@@ -239,6 +251,8 @@ func (s *poolCopier) storeBlocks(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-s.damage:
+			s.announceDamaged(ctx)
 		case j := <-s.jobs:
 			if stored := s.storeBlock(ctx, j, block); !stored {
 				s.counts.dropped.Add(1)
@@ -258,13 +272,11 @@ func (s *poolCopier) storeBlock(ctx context.Context, j *storeJob, block []byte) 
 	err := s.memory.Use(func(p *pool.View, _ kv.Mono) (err error) {
 		w, evicted, err = p.Reserve(&j.content, j.label, nil)
 		s.counts.evicted.Add(uint64(len(evicted)))
+		// What was evicted before this block is announced before it: it may be the same one.
+		evicted = p.TakeDamaged(evicted)
 		return err
 	})
-	gone := make([]kv.SeqHash, 0, len(evicted))
-	for i := range evicted {
-		gone = append(gone, evicted[i].Name)
-	}
-	s.feed.announceMove(ctx, kv.Evicted, kv.MoELabel{}, gone...)
+	s.announceEvicted(ctx, evicted)
 	if err != nil {
 		return errors.Is(err, pool.ErrExists)
 	}
@@ -283,6 +295,26 @@ func (s *poolCopier) storeBlock(ctx context.Context, j *storeJob, block []byte) 
 	s.counts.stored.Add(1)
 	s.feed.announceMove(ctx, kv.Pooled, j.label, j.content.Name)
 	return true
+}
+
+// announceDamaged announces the damaged blocks which were evicted by look-ups and fetches. Only the copier announces what
+// happens in the pool, so that the events have its order.
+func (s *poolCopier) announceDamaged(ctx context.Context) {
+	var evicted []pool.EvictedBlock
+	_ = s.memory.Use(func(p *pool.View, _ kv.Mono) error { // of a lost pool nothing counts
+		evicted = p.TakeDamaged(nil)
+		return nil
+	})
+	s.announceEvicted(ctx, evicted)
+}
+
+// announceEvicted announces that blocks were evicted from the pool.
+func (s *poolCopier) announceEvicted(ctx context.Context, evicted []pool.EvictedBlock) {
+	gone := make([]kv.SeqHash, 0, len(evicted))
+	for i := range evicted {
+		gone = append(gone, evicted[i].Name)
+	}
+	s.feed.announceMove(ctx, kv.Evicted, kv.MoELabel{}, gone...)
 }
 
 // readBlock reads the block of a job, unless it was cancelled.

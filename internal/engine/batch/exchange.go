@@ -113,12 +113,16 @@ func (e *Engine) PrefillBlocks(ctx context.Context, req *engine.Request, use fun
 	}
 	r.open = r.open[:1] // the others continue from the same blocks
 	r.held = make(chan *heldPrompt, 1)
+	e.preparePool(ctx, r)
+	r.preempted = nil // what is held is fetched once
 	if err := e.submitRequest(r); err != nil {
 		return err
 	}
 	defer e.abortRequest(r)
 	for {
 		select {
+		case <-r.reservedBlocks():
+			r.imp.fetchBlocks(ctx)
 		case h := <-r.held:
 			return use(h)
 		case <-r.out.ready:
@@ -148,21 +152,22 @@ func (l *loop) deliverHeld() {
 type blockImport struct {
 	e       *Engine
 	req     *engine.Request
-	watcher engine.ImportWatcher
-	ending  sync.Once // of PrefillLocal
+	watcher engine.ImportWatcher // of what another engine computes; nil if all comes from a pool
+	ending  sync.Once            // of PrefillLocal
 	// Owned by the loop.
 	lead  *choiceSequence // the first open choice; nil before the loop has the request
 	over  bool            // PrefillLocal was called
-	fetch *poolFetch      // what comes from a pool; nil if another engine computes it
+	fetch *poolFetch      // what comes from a pool, before another engine computes the rest; nil if nothing does
 	// room, of capacity 1, is where tokens are written; nil is nowhere. Its holder writes, and the loop takes it before
 	// it gives the blocks to another: it waits for a write of them, which waits for nothing.
 	room chan *importRoom
 }
 
-// importRoom are the reserved blocks of the tokens from start to end, in a table.
+// importRoom are the reserved blocks of the tokens from start to end, in a table. Those up to fetchEnd are fetched from a
+// pool.
 type importRoom struct {
-	blocks     []int32
-	start, end int
+	blocks               []int32
+	start, fetchEnd, end int
 }
 
 // setRoom says where tokens are written from now on. When it returns nothing is written elsewhere.
@@ -191,10 +196,14 @@ func (e *Engine) CountCached(ctx context.Context, req *engine.Request) (n int, e
 		return 0, err
 	}
 	tokens := slices.Concat(req.Prompt, deliveredTokens(req, max(0, slices.Index(req.Done, false))))
+	seq := paged.Sequence{Salt: req.Salt, Tokens: tokens, Media: req.Media, Reuse: paged.On}
 	err = e.callLoop(ctx, func(l *loop) error {
-		n = l.sched.CachedPrefix(paged.Sequence{Salt: req.Salt, Tokens: tokens, Media: req.Media, Reuse: paged.On})
+		n = l.sched.CachedPrefix(seq)
 		return nil
 	})
+	if err == nil && e.pool != nil && e.cfg.Reuse != paged.Off {
+		n = max(n, e.pool.lookUp(ctx, seq).endAfter(n))
+	}
 	return n, err
 }
 
@@ -208,7 +217,7 @@ func (i *blockImport) Generate(ctx context.Context, sink func(*engine.Delta) err
 		return err
 	}
 	defer r.releaseStates()
-	r.imp = i
+	r.imp, i.fetch = i, i.e.lookUpPool(ctx, r)
 	return i.e.serveRequest(ctx, r, sink)
 }
 
@@ -219,7 +228,7 @@ func (l *loop) startImport(r *request) {
 	if r.imp.over {
 		return
 	}
-	if f := r.imp.fetch; f != nil {
+	if f := r.imp.fetch; r.imp.watcher == nil {
 		if c.transferEnd = f.endAfter(l.sched.CachedPrefix(c.sequence())); c.transferEnd == 0 {
 			f.dropContents()
 		}
@@ -235,14 +244,37 @@ func (l *loop) reportReserved(c *choiceSequence, ready int) {
 	if c.transferEnd == 0 {
 		return
 	}
-	if ready < c.transferEnd {
-		_, blocks := l.sched.SequenceBlocks(c.id)
-		c.request.imp.setRoom(&importRoom{blocks: slices.Clone(blocks), start: ready, end: c.transferEnd})
-	} else {
-		c.transferEnd = 0
-		c.request.imp.fetch.dropContents()
+	i := c.request.imp
+	fetchEnd := c.transferEnd
+	if i.watcher != nil {
+		fetchEnd = min(fetchEnd, i.fetch.endAfter(ready))
 	}
-	c.request.imp.watcher.BlocksReserved(ready)
+	if fetchEnd > ready {
+		l.openRoom(c, ready, fetchEnd)
+		i.fetch.start()
+		return
+	}
+	l.awaitBlocks(c, ready)
+}
+
+// awaitBlocks lets another engine move the tokens of an import after the first ready ones, if there are any.
+func (l *loop) awaitBlocks(c *choiceSequence, ready int) {
+	i := c.request.imp
+	if ready < c.transferEnd {
+		l.openRoom(c, ready, ready)
+		i.fetch.dropContents()
+	} else {
+		c.closeImport()
+	}
+	if i.watcher != nil {
+		i.watcher.BlocksReserved(ready)
+	}
+}
+
+// openRoom has the tokens of c written into its blocks from now on which are not ready.
+func (l *loop) openRoom(c *choiceSequence, ready, fetchEnd int) {
+	_, blocks := l.sched.SequenceBlocks(c.id)
+	c.request.imp.setRoom(&importRoom{blocks: slices.Clone(blocks), start: ready, fetchEnd: fetchEnd, end: c.transferEnd})
 }
 
 // reportReclaimed tells the watchers of imports whose reservation the plan has taken away, before anything is computed.
@@ -253,7 +285,9 @@ func (l *loop) reportReclaimed() {
 			continue
 		}
 		c.closeImport()
-		c.request.imp.watcher.BlocksReclaimed()
+		if w := c.request.imp.watcher; w != nil {
+			w.BlocksReclaimed()
+		}
 		c.reserved = false
 		l.startMissing(c)
 	}
@@ -289,7 +323,7 @@ func (i *blockImport) PrefillLocal() {
 
 func (i *blockImport) prefillLocal(l *loop) error {
 	i.over = true
-	if c := i.lead; c != nil && c.transferEnd > 0 && !c.request.finished {
+	if c := i.lead; c != nil && c.transferEnd > 0 && !c.request.finished && c.request.imp == i {
 		c.closeImport()
 		l.sched.FinishTransfer(c.id)
 		l.startMissing(c)
@@ -313,7 +347,7 @@ func (i *blockImport) writeBlocks(b *engine.BlockData) error {
 	}
 	room := <-i.room
 	defer func() { i.room <- room }()
-	if room == nil {
+	if room == nil || room.fetchEnd > room.start {
 		return i.e.notReserved()
 	}
 	layout := computer.BlockLayout()

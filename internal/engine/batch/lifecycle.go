@@ -70,7 +70,7 @@ func (l *loop) addChoice(c *choiceSequence) error {
 		seq.Unfinished, seq.Reopens = l.media.UnfinishedRanges(c.state), l.discards != nil
 	}
 	seq.Hold, seq.TransferEnd = c.request.held != nil, c.transferEnd
-	seq.LateTransfer = c.request.imp != nil && c.request.imp.fetch != nil
+	seq.LateTransfer = c.request.imp != nil && c.request.imp.watcher == nil
 	if err := l.sched.AddSequence(seq); err != nil {
 		return err
 	}

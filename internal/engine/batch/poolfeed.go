@@ -83,6 +83,7 @@ func (e *Engine) PoolLost() {
 	defer f.mu.Unlock()
 	f.mu.owners = slices.DeleteFunc(slices.Clone(f.mu.owners), func(w kv.Worker) bool { return w == f.worker })
 	f.mu.changed, f.mu.lost = true, true
+	f.mu.stale, f.mu.list = f.mu.listing, nil // a list which is there has blocks
 	f.wake()
 }
 
@@ -140,6 +141,9 @@ func (s *poolCopier) appendMoves(events []kv.Event, describe bool) (all, content
 	}
 	for range len(f.moves) {
 		ev := <-f.moves
+		if f.mu.lost && (ev.Move.To == kv.InTransit || ev.Move.To == kv.Pooled) {
+			continue // it was withdrawn before
+		}
 		if f.mu.armed && ev.Move.To == kv.Pooled { // it may have been held back
 			f.mu.reported = append(f.mu.reported, ev.Seqs...)
 		}
@@ -216,7 +220,7 @@ func (s *poolCopier) makeList(progress *atomic.Int64, reported []kv.SeqHash) *po
 	var owners []kv.Worker
 	for from, more := 0, true; more; progress.Add(1) {
 		if err := s.memory.Use(func(p *pool.View, _ kv.Mono) error {
-			if !p.IsOwner() {
+			if !p.IsOwner() || s.ending.Load() {
 				return pool.ErrEnded
 			}
 			blocks, from = p.AppendPooled(blocks, from, listChunk)
@@ -273,7 +277,7 @@ func (f *poolFeed) appendPooled(dst []kv.Event, blocks []pool.PooledBlock, isRep
 			}
 		}
 	}
-	var stored, pooled []kv.SeqHash
+	var stored, pooled, labelled []kv.SeqHash
 	var labels []kv.MoELabel
 	placed := map[kv.SeqHash]bool{} // they begin their sequence, or follow one which is placed
 	for i := range blocks {
@@ -286,18 +290,22 @@ func (f *poolFeed) appendPooled(dst []kv.Event, blocks []pool.PooledBlock, isRep
 			stored = append(stored, b.Name)
 			dst = append(dst, kv.Event{Kind: kv.Stored, Tier: kv.TierPool, Start: b.Index, Parent: b.Parent, Blocks: []kv.BlockHash{b.Hash}})
 		}
-		if isReported(b) {
-			pooled, labels = append(pooled, b.Name), append(labels, b.Label)
+		switch {
+		case !isReported(b):
+		case b.Label.Has != 0:
+			labelled, labels = append(labelled, b.Name), append(labels, b.Label)
+		default:
+			pooled = append(pooled, b.Name)
 		}
 	}
-	if len(pooled) == 0 {
-		return dst
-	}
-	moved := f.move(kv.Pooled, pooled)
-	if slices.ContainsFunc(labels, func(l kv.MoELabel) bool { return l.Has != 0 }) {
+	if len(labelled) > 0 {
+		moved := f.move(kv.Pooled, labelled)
 		moved.Labels = labels
+		dst = append(dst, moved)
 	}
-	dst = append(dst, moved)
+	if len(pooled) > 0 { // an event with labels has one for each block
+		dst = append(dst, f.move(kv.Pooled, pooled))
+	}
 	if len(stored) > 0 {
 		dst = append(dst, kv.Event{Kind: kv.Removed, Tier: kv.TierPool, Seqs: stored})
 	}

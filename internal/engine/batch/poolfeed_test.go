@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"penstock/core/kv"
+	"penstock/core/paged"
+	"penstock/core/pool"
 	"penstock/core/poolindex"
 	"penstock/core/prefix"
 	"penstock/internal/engine"
@@ -379,6 +382,49 @@ func TestPoolHangsAtDeath(t *testing.T) {
 	})
 }
 
+// TestPoolLostWhileAnnouncing: what was not announced when the pool is lost is not announced after that, be it of a list or
+// of the copier.
+func TestPoolLostWhileAnnouncing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newMemPool(t, 60)
+		view := p.attach(t, 1)
+		before, _ := pooled(t, view, nil)
+		listed := greedy(1, 17, 1)
+		expectChoice(t, enginetest.Start(t, before), before, listed, 0)
+		synctest.Wait()
+		ctx, e, router, goOn := listWhileStepping(t, p, view, greedy(2, 17, 5))
+		e.PoolOwnersChanged(owners(1), nil)
+		moved := hashesOf(t, greedy(3, 9, 1))[0]
+		e.pool.feed.announceMove(ctx, kv.Pooled, kv.MoELabel{}, moved)
+		view.view.Leave() // its memory cannot be used
+		e.PoolLost()
+		goOn()
+		time.Sleep(3 * poolPatience) // nothing follows; the clock is a fake one
+		router.expectAttachable("of a lost pool", listed, map[kv.WorkerID]int{})
+		for _, seq := range append(hashesOf(t, listed), moved) {
+			if b := router.mu.pools.AppendBlock(nil, seq); len(b) != 0 {
+				t.Errorf("a block of a lost pool is %+v", b)
+			}
+		}
+		expectIdle(t, e)
+	})
+}
+
+// TestPoolListedAtEnd: the pool is not listed any more when its engine ends, however slow it is.
+func TestPoolListedAtEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, _ := pooled(t, newMemPool(t, 4).attach(t, 1), nil)
+		stop := e.pool.start(t.Context())
+		if !e.pool.makeList(new(atomic.Int64), nil).usable {
+			t.Error("the pool is not listed before")
+		}
+		stop()
+		if e.pool.makeList(new(atomic.Int64), nil).usable {
+			t.Error("the pool is listed when the engine has ended")
+		}
+	})
+}
+
 // TestPoolLost: an engine whose pool is lost announces that it cannot attach it, and none of its blocks.
 func TestPoolLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -444,6 +490,54 @@ func TestPoolLabels(t *testing.T) {
 				}
 			}
 		}
+	})
+}
+
+// TestPoolMixedLabels: blocks with a label and blocks without one are in events of their own.
+func TestPoolMixedLabels(t *testing.T) {
+	label := kv.MoELabel{Has: kv.HasExpert, Layer: 3, Expert: 5}
+	blocks := []pool.PooledBlock{{Name: 1}, {Name: 2, Parent: 1, Index: 1, Label: label}, {Name: 3, Parent: 2, Index: 2}}
+	f := &poolFeed{id: testPoolID}
+	var got []kv.Event
+	for _, ev := range f.appendPooled(nil, blocks, func(*pool.PooledBlock) bool { return true }) {
+		if ev.Kind == kv.Moved {
+			got = append(got, ev)
+		}
+	}
+	labelled, unlabelled := f.move(kv.Pooled, []kv.SeqHash{2}), f.move(kv.Pooled, []kv.SeqHash{1, 3})
+	labelled.Labels = []kv.MoELabel{label}
+	if diff := cmp.Diff([]kv.Event{labelled, unlabelled}, got); diff != "" {
+		t.Errorf("moves (-want +got):\n%s", diff)
+	}
+}
+
+// TestPoolDamageAnnounced: a damaged block which a fetch has evicted is announced as evicted, after what was announced of it.
+func TestPoolDamageAnnounced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newMemPool(t, 60)
+		dead := p.attach(t, 1)
+		first, _ := pooled(t, dead, nil)
+		ctx, req := enginetest.Start(t, first), greedy(1, 45, 5)
+		expectChoice(t, ctx, first, req, 0)
+		synctest.Wait()
+		dead.view.Leave() // so the second one announces its blocks
+		e, _ := pooled(t, p.attach(t, 2), nil)
+		enginetest.Start(t, e)
+		e.PoolOwnersChanged(owners(2), nil)
+		router := newRouterReplica(t)
+		defer router.watch(ctx, e, 2)()
+		time.Sleep(2 * poolPatience) // the pool is not listed any more; the clock is a fake one
+		router.expectAttachable("at first", req, map[kv.WorkerID]int{2: 5})
+		router.mu.moves = nil
+		p.damage(t, req, 3)
+		f := e.pool.lookUp(ctx, paged.Sequence{Tokens: req.Prompt})
+		f.readBlocks(ctx, 0, 40, func(*engine.BlockData) error { return nil })
+		router.expectMoves("after a fetch", "2 evicted 1")
+		router.expectAttachable("after a fetch", req, map[kv.WorkerID]int{2: 3})
+		if e.pool.memory.(*poolView).view.HasDamaged() {
+			t.Error("a block which was announced is to be announced again")
+		}
+		expectIdle(t, e)
 	})
 }
 

@@ -37,7 +37,8 @@ func (s *poolCopier) runBeside(progress *atomic.Int64, use func()) bool {
 		s.counts.abandoned.Add(1)
 		return false
 	}
-	var over atomic.Bool // use has returned, or is given up
+	patience.Reset(poolPatience) // the time in line is none of the pool's
+	var over atomic.Bool         // use has returned, or is given up
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -67,6 +68,20 @@ func (s *poolCopier) runBeside(progress *atomic.Int64, use func()) bool {
 		s.counts.abandoned.Add(1)
 		return false
 	}
+}
+
+// useView calls use with the pool, and has the copier announce the damaged blocks which it has evicted.
+func (s *poolCopier) useView(use func(p *pool.View) error) error {
+	return s.memory.Use(func(p *pool.View, _ kv.Mono) error {
+		err := use(p)
+		if p.HasDamaged() {
+			select {
+			case s.damage <- struct{}{}:
+			default: // the copier is to look already
+			}
+		}
+		return err
+	})
 }
 
 // lookUpChunk is how many blocks are looked up before others use the pool.
@@ -101,7 +116,7 @@ func (s *poolCopier) findBlocks(ctx context.Context, seq *paged.Sequence, progre
 		if ctx.Err() != nil {
 			return nil
 		}
-		err := s.memory.Use(func(p *pool.View, _ kv.Mono) error {
+		err := s.useView(func(p *pool.View) error {
 			if !p.IsOwner() {
 				return pool.ErrEnded
 			}
@@ -129,7 +144,7 @@ func (s *poolCopier) findBlocks(ctx context.Context, seq *paged.Sequence, progre
 	return f
 }
 
-// poolFetch is what of a sequence can be fetched from a pool. It watches the import of its request.
+// poolFetch is what of a sequence can be fetched from a pool.
 type poolFetch struct {
 	of       *poolCopier
 	contents atomic.Pointer[[]pool.Content] // of the first full blocks of the sequence; nil when the fetch is over
@@ -138,19 +153,20 @@ type poolFetch struct {
 	written  atomic.Int64                   // the end of the tokens which were fetched
 }
 
-// BlocksReserved implements [engine.ImportWatcher].
-func (f *poolFetch) BlocksReserved(int) {
+// start has the request fetch blocks, for which there is room.
+func (f *poolFetch) start() {
 	select {
 	case f.reserved <- struct{}{}:
 	default: // the request has not taken the last one
 	}
 }
 
-// BlocksReclaimed implements [engine.ImportWatcher]: a block without room ends the fetch.
-func (f *poolFetch) BlocksReclaimed() {}
-
-// endAfter returns up to which token a sequence can be fetched whose first held tokens are cached; 0 if none can.
+// endAfter returns up to which token a sequence can be fetched whose first held tokens are cached; 0 if none can. f may be
+// nil.
 func (f *poolFetch) endAfter(held int) int {
+	if f == nil {
+		return 0
+	}
 	first := held / f.of.layout.BlockSize
 	n := first
 	for n < len(f.pooled) && f.pooled[n] {
@@ -201,7 +217,7 @@ func (f *poolFetch) readBlocks(ctx context.Context, start, end int, write func(*
 	}()
 	for start < end && ctx.Err() == nil {
 		data.First = start / size
-		if err := s.memory.Use(func(p *pool.View, _ kv.Mono) error {
+		if err := s.useView(func(p *pool.View) error {
 			found, ok := p.Acquire(&(*contents)[data.First])
 			if !ok {
 				return pool.ErrGone
@@ -222,14 +238,20 @@ func (f *poolFetch) readBlocks(ctx context.Context, start, end int, write func(*
 	}
 }
 
-// preparePool makes a request one which fetches blocks from the pool, if some of its blocks are there.
-func (e *Engine) preparePool(ctx context.Context, r *request) {
+// lookUpPool returns what of a request can be fetched from the pool; nil if nothing can. It makes the request one which
+// looks its blocks up again when it is preempted.
+func (e *Engine) lookUpPool(ctx context.Context, r *request) *poolFetch {
 	if e.pool == nil || e.cfg.Reuse == paged.Off || len(r.open) == 0 {
-		return
+		return nil
 	}
 	r.preempted = make(chan preemptedChoice, 1)
-	if f := e.pool.lookUp(ctx, r.open[0].sequence()); f != nil {
-		r.imp = newImport(e, r.req, f)
+	return e.pool.lookUp(ctx, r.open[0].sequence())
+}
+
+// preparePool makes a request one which fetches blocks from the pool, if some of its blocks are there.
+func (e *Engine) preparePool(ctx context.Context, r *request) {
+	if f := e.lookUpPool(ctx, r); f != nil {
+		r.imp = newImport(e, r.req, nil)
 		r.imp.fetch = f
 	}
 }
@@ -250,7 +272,7 @@ func (i *blockImport) fetchBlocks(ctx context.Context) {
 		return // reclaimed already
 	}
 	i.fetch.written.Store(int64(room.start))
-	i.e.pool.runBeside(&i.fetch.written, func() { i.fetch.readBlocks(ctx, room.start, room.end, i.writeTokens) })
+	i.e.pool.runBeside(&i.fetch.written, func() { i.fetch.readBlocks(ctx, room.start, room.fetchEnd, i.writeTokens) })
 	_ = i.e.callLoop(ctx, func(l *loop) error { // an error is of the whole request, which learns of it
 		l.finishFetch(i)
 		return nil
@@ -261,21 +283,23 @@ func (i *blockImport) fetchBlocks(ctx context.Context) {
 func (i *blockImport) writeTokens(b *engine.BlockData) error {
 	room := <-i.room
 	defer func() { i.room <- room }()
-	if room == nil {
+	start := b.First * b.Layout.BlockSize
+	end := start + b.Layout.BlockSize
+	if room == nil || end > room.fetchEnd { // the fetch was given up
 		return i.e.notReserved()
 	}
-	start := b.First * b.Layout.BlockSize
-	return i.fetch.of.computer.WriteTokens(room.blocks, start, start+b.Layout.BlockSize, b)
+	return i.fetch.of.computer.WriteTokens(room.blocks, start, end, b)
 }
 
-// finishFetch makes the tokens of the request of i computed which were fetched, and has the others computed.
+// finishFetch makes the tokens of the request of i computed which were fetched, and has the others computed, here or by the
+// engine from which they are imported.
 func (l *loop) finishFetch(i *blockImport) {
 	c := i.lead
 	if c == nil || c.request.finished || c.transferEnd == 0 || c.request.imp != i {
 		return // reclaimed
 	}
-	last := c.transferEnd
-	c.closeImport() // a fetch which was given up writes nothing from here on
+	last, isRemote := c.transferEnd, i.watcher != nil
+	i.setRoom(nil) // a fetch which was given up writes nothing from here on
 	end := int(i.fetch.written.Load())
 	if ready, _ := l.sched.SequenceBlocks(c.id); end > ready {
 		if l.sched.ImportTokens(c.id, end) {
@@ -285,13 +309,18 @@ func (l *loop) finishFetch(i *blockImport) {
 			end = ready // impossible: the blocks are reserved
 		}
 	}
-	if end < last {
+	switch {
+	case end < last && isRemote:
+		l.awaitBlocks(c, end)
+	case end < last:
+		c.closeImport()
 		l.sched.FinishTransfer(c.id)
 		l.startMissing(c)
-		return
+	default:
+		l.awaitBlocks(c, end)
+		c.ready = end
+		l.acceptEncoded(c)
 	}
-	c.ready = end
-	l.acceptEncoded(c)
 }
 
 // preemptedChoice is a choice which was preempted, and its tokens.
@@ -339,7 +368,7 @@ func (l *loop) awaitFetch(r *request, id paged.SeqID, f *poolFetch) {
 	if !l.sched.AwaitTransfer(id, end) {
 		return
 	}
-	r.imp = newImport(l.Engine, r.req, f)
+	r.imp = newImport(l.Engine, r.req, nil)
 	r.imp.fetch, r.imp.lead = f, c
 	c.transferEnd, c.reserved = end, false
 }

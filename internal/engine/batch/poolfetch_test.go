@@ -3,6 +3,7 @@ package batch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -151,6 +152,22 @@ func TestPoolUsersWait(t *testing.T) {
 		<-e.pool.users
 		if !e.pool.runBeside(new(atomic.Int64), func() { called = true }) || !called || len(e.pool.users) != maxPoolUsers-1 {
 			t.Errorf("called: %v; %d users", called, len(e.pool.users))
+		}
+	})
+}
+
+// TestPoolPatienceAfterLine: the time for which a request waits for its turn does not count as time in which the pool does
+// nothing.
+func TestPoolPatienceAfterLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, _ := pooled(t, newMemPool(t, 4).attach(t, 1), nil)
+		for range maxPoolUsers {
+			e.pool.users <- struct{}{}
+		}
+		time.AfterFunc(poolPatience*9/10, func() { <-e.pool.users })
+		slow := func() { time.Sleep(poolPatience * 9 / 10) } // the time of an access; the clock is a fake one
+		if !e.pool.runBeside(new(atomic.Int64), slow) || e.PoolStats().Abandoned != 0 || e.pool.stuck.Load() != 0 {
+			t.Errorf("%+v, %d uses are stuck", e.PoolStats(), e.pool.stuck.Load())
 		}
 	})
 }
@@ -378,6 +395,140 @@ func TestPoolAfterPreemption(t *testing.T) {
 		}
 		expectComputed(t, b, "of both", 30+35+12+19)
 		expectPool(t, e, "of both", PoolStats{Stored: 11, Fetched: 3})
+		expectIdle(t, e)
+		p.check(t)
+	})
+}
+
+// pooledImport starts the import of req at an engine whose pool has the first tokens, which another one has computed.
+func pooledImport(t *testing.T, p *memPool, req *engine.Request, tokens int, change func(*Config)) (context.Context, *Engine, *blockDice, *poolView) {
+	t.Helper()
+	prefill, _ := pooled(t, p.attach(t, 1), nil)
+	ctx := enginetest.Start(t, prefill)
+	enginetest.MustGenerate(t, ctx, prefill, &engine.Request{Attempt: 1, Choices: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: 1, IgnoreEOS: true}, Prompt: req.Prompt[:tokens+1]})
+	synctest.Wait()
+	view := p.attach(t, 2)
+	e, b := pooled(t, view, change)
+	enginetest.Start(t, e)
+	return ctx, e, b, view
+}
+
+// importAfter imports the blocks of a prompt after the first held tokens, and no others.
+func (g *importing) importAfter(t *testing.T, ctx context.Context, req *engine.Request, held int) {
+	t.Helper()
+	data := blocksOf(req.Prompt, 8)
+	data.First, data.Bytes = held/8, data.Bytes[4*held:4*(len(req.Prompt)-1)/32*32]
+	if err := g.imp.ImportBlocks(ctx, data, 0); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPoolImport: what is in the pool of a request whose prompt another engine computes is fetched, and only the rest is
+// moved.
+func TestPoolImport(t *testing.T) {
+	for _, tokens := range []int{8, 24, 40} {
+		synctest.Test(t, func(t *testing.T) {
+			p, req := newMemPool(t, 60), greedy(1, 45, 5)
+			want := answerOf(t, req)
+			ctx, e, b, _ := pooledImport(t, p, req, tokens, nil)
+			if n, err := e.CountCached(ctx, req); n != tokens || err != nil {
+				t.Errorf("%d tokens are cached, of which %d are in the pool: %v", n, tokens, err)
+			}
+			g := startImport(t, ctx, e, req)
+			g.expect(t, "of the pool", fmt.Sprint("reserved, ", tokens, " held"))
+			if tokens < 40 {
+				if err := g.imp.ImportBlocks(ctx, blocksOf(req.Prompt[:8], 8), 0); err == nil {
+					t.Error("a block was imported which was fetched")
+				}
+				g.importAfter(t, ctx, req, tokens)
+			}
+			g.expectAnswer(t, "after all", want, tokens)
+			expectComputed(t, b, "after all", 5+4)
+			expectPool(t, e, "after all", PoolStats{Fetched: uint64(tokens / 8), Stored: uint64(6 - tokens/8)})
+			if n, err := e.CountCached(ctx, req); n != 40 || err != nil {
+				t.Errorf("%d tokens are cached: %v", n, err)
+			}
+			expectIdle(t, e)
+			p.check(t)
+		})
+	}
+}
+
+// TestPoolImportHangs: what a pool which hangs has not given is moved, and the pool writes nothing any more.
+func TestPoolImportHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, req := newMemPool(t, 60), greedy(1, 45, 5)
+		want := answerOf(t, req)
+		ctx, e, b, view := pooledImport(t, p, req, 24, nil)
+		release := view.hangFrom(3) // after the look-up and a block
+		g := startImport(t, ctx, e, req)
+		g.expect(t, "while it hangs")
+		time.Sleep(2 * poolPatience) // the fetch is given up; the clock is a fake one
+		g.expect(t, "of a pool which hangs", "reserved, 8 held")
+		b.write = func() { t.Error("the pool writes to a block which is moved") }
+		release()
+		synctest.Wait()
+		b.write = nil
+		g.importAfter(t, ctx, req, 8)
+		g.expectAnswer(t, "after all", want, 8)
+		expectComputed(t, b, "after all", 5+4)
+		if s := e.PoolStats(); s.Fetched != 1 || s.Abandoned != 1 {
+			t.Errorf("%+v", s)
+		}
+		expectIdle(t, e)
+		p.check(t)
+	})
+}
+
+// TestPoolImportEnds: an import may end while blocks are fetched for it. The engine computes them.
+func TestPoolImportEnds(t *testing.T) {
+	for name, end := range map[string]func(ctx context.Context, e *Engine, g *importing){
+		"local": func(_ context.Context, _ *Engine, g *importing) { g.imp.PrefillLocal() },
+		"moved too early": func(ctx context.Context, _ *Engine, g *importing) {
+			if err := g.imp.ImportBlocks(ctx, blocksOf(greedy(1, 45, 5).Prompt, 8), 0); err == nil {
+				t.Error("blocks were imported while others are fetched")
+			}
+			g.imp.PrefillLocal()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, req := newMemPool(t, 60), greedy(1, 45, 5)
+				want := answerOf(t, req)
+				ctx, e, b, view := pooledImport(t, p, req, 24, nil)
+				release := view.hangFrom(3)
+				g := startImport(t, ctx, e, req)
+				synctest.Wait() // it fetches
+				end(ctx, e, g)
+				synctest.Wait()
+				release()
+				g.expectAnswer(t, "after all", want, 0)
+				expectComputed(t, b, "after all", 45+4)
+				g.expect(t, "after all")
+				expectIdle(t, e)
+				p.check(t)
+			})
+		})
+	}
+}
+
+// TestPoolPrefillBlocks: what is in the pool of a prompt which is computed for another engine is not computed again.
+func TestPoolPrefillBlocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, req := newMemPool(t, 60), greedy(1, 45, 5)
+		ctx, e, b, _ := pooledImport(t, p, req, 24, nil)
+		if err := e.PrefillBlocks(ctx, req, func(h engine.HeldBlocks) error {
+			got := make([]byte, 5*32)
+			err := h.ReadBlocks(ctx, got, 0, 5)
+			if !slices.Equal(got, blocksOf(req.Prompt[:40], 8).Bytes) || h.Cached() != 24 {
+				t.Errorf("%d tokens are cached, and the blocks have %v", h.Cached(), got)
+			}
+			return err
+		}); err != nil {
+			t.Error(err)
+		}
+		expectComputed(t, b, "after 24 tokens of the pool", 45-24)
+		expectPool(t, e, "after 24 tokens of the pool", PoolStats{Fetched: 3, Stored: 2})
 		expectIdle(t, e)
 		p.check(t)
 	})

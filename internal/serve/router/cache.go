@@ -9,6 +9,7 @@ import (
 	"penstock/core/kvfeed"
 	"penstock/core/poolindex"
 	"penstock/core/prefix"
+	"penstock/internal/engine"
 )
 
 // maxSources bounds the workers whose events are followed although discovery does not list them.
@@ -42,11 +43,13 @@ type cacheIndex struct {
 
 // incarnation is what discovery says about a worker's cache.
 type incarnation struct {
-	epoch     uint64
-	blockSize int     // of its card
-	publishes bool    // cache events
-	noReuse   bool    // its engine recomputes every prompt
-	since     kv.Mono // when it was first known
+	epoch       uint64
+	blockSize   int              // of its card
+	publishes   bool             // cache events
+	noReuse     bool             // its engine recomputes every prompt
+	pool        *engine.CardPool // of its card
+	foreignPool bool             // pool is other memory than the pool with its ID
+	since       kv.Mono          // when it was first known
 }
 
 // eventSource is a worker whose events arrived, whether discovery lists it or not.
@@ -54,6 +57,7 @@ type eventSource struct {
 	epoch     uint64  // the latest epoch of its records
 	since     kv.Mono // of that epoch's first record
 	blockSize int     // of its last record
+	hasMoved  bool    // moves of blocks in pools may have been applied
 	// anomalies counts the anomalies of its events; a healthy feed has few.
 	anomalies eventAnomalies
 }
@@ -227,6 +231,7 @@ func (c *cacheIndex) setWorkers(lives map[kv.Worker]incarnation) {
 			c.forgetWorkerLocked(w)
 		}
 	}
+	c.separatePoolsLocked()
 }
 
 // mayBeOlderLocked reports whether the state of w may be of a life before epoch. State from records of

@@ -133,7 +133,10 @@ func (m *member) reportsState(now kv.Mono, state string) bool {
 func livesOf(members []*member) map[kv.Worker]incarnation {
 	lives := make(map[kv.Worker]incarnation, len(members))
 	for _, m := range members {
-		lives[m.worker] = incarnation{epoch: m.in.Epoch, blockSize: m.in.Card.BlockSize, publishes: m.in.Card.KVEvents, noReuse: m.in.Card.NoPrefixCache}
+		lives[m.worker] = incarnation{
+			epoch: m.in.Epoch, blockSize: m.in.Card.BlockSize, publishes: m.in.Card.KVEvents, noReuse: m.in.Card.NoPrefixCache,
+			pool: m.in.Card.Pool, foreignPool: m.in.ForeignPool,
+		}
 	}
 	return lives
 }

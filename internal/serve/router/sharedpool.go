@@ -1,6 +1,11 @@
 package router
 
 import (
+	"encoding/binary"
+	"errors"
+	"maps"
+	"slices"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"penstock/core/kv"
@@ -14,8 +19,86 @@ import (
 
 // applyMovedLocked applies a move of blocks in the pools.
 func (c *cacheIndex) applyMovedLocked(now kv.Mono, w kv.Worker, ev *kv.Event) {
+	if l := c.mu.lives[w]; l.foreignPool && (!ev.Move.HasPool || ev.Move.Pool == l.pool.ID) {
+		return
+	}
+	c.mu.sources[w].hasMoved = true
 	c.mu.effects = c.mu.pools.ApplyMove(now, w, ev, c.mu.effects[:0])
 	c.applyEffectsLocked()
+}
+
+// separatePoolsLocked makes the pools follow the cards of the workers. A pool begins empty whose ID names other memory than
+// it did, or of which a worker with other memory may have said something before its card was known. The workers which have
+// the pool then describe their caches again.
+func (c *cacheIndex) separatePoolsLocked() {
+	restarted, named := map[kv.PoolID]bool{}, map[kv.PoolID]bool{}
+	for _, p := range c.mu.pools.AppendPools(nil) {
+		named[p.ID] = true
+	}
+	for w, l := range c.mu.lives { // the order does not matter, here and below
+		if l.pool == nil {
+			continue
+		}
+		id := l.pool.ID
+		named[id] = true
+		switch is, known := c.mu.generations[id]; {
+		case l.foreignPool:
+			if s := c.mu.sources[w]; s != nil && s.hasMoved {
+				s.hasMoved, restarted[id] = false, true
+			}
+		case is != l.pool.Generation:
+			c.mu.generations[id] = l.pool.Generation
+			restarted[id] = restarted[id] || known
+		}
+	}
+	maps.DeleteFunc(c.mu.generations, func(id kv.PoolID, _ string) bool { return !named[id] })
+	for id := range restarted {
+		c.mu.effects = c.mu.pools.DropPool(id, c.mu.effects[:0])
+		c.applyEffectsLocked()
+	}
+	for w, l := range c.mu.lives {
+		if s := c.mu.sources[w]; s != nil && s.hasMoved && l.pool != nil && !l.foreignPool && restarted[l.pool.ID] {
+			c.dropWorkerLocked(w)
+		}
+	}
+}
+
+// generationsVersion is the version of the data of the section of pool generations.
+const generationsVersion = 1
+
+// appendGenerations appends which memory the pools are, ascending by ID.
+func (k *cacheContent) appendGenerations(dst []byte) []byte {
+	dst = binary.LittleEndian.AppendUint32(append(dst, generationsVersion), uint32(len(k.generations)))
+	for _, id := range slices.Sorted(maps.Keys(k.generations)) {
+		dst = binary.LittleEndian.AppendUint32(dst, uint32(id))
+		dst = binary.LittleEndian.AppendUint16(dst, uint16(len(k.generations[id])))
+		dst = append(dst, k.generations[id]...)
+	}
+	return dst
+}
+
+// loadGenerations reads what appendGenerations writes.
+func (k *cacheContent) loadGenerations(data []byte) error {
+	bad := errors.New("the section of pool generations is damaged")
+	if len(data) < 5 || data[0] != generationsVersion {
+		return bad
+	}
+	n, data := binary.LittleEndian.Uint32(data[1:]), data[5:]
+	for last := kv.PoolID(0); n > 0; n-- {
+		if len(data) < 6 {
+			return bad
+		}
+		id, size := kv.PoolID(binary.LittleEndian.Uint32(data)), int(binary.LittleEndian.Uint16(data[4:]))
+		if data = data[6:]; size == 0 || size > len(data) || id <= last && len(k.generations) > 0 {
+			return bad
+		}
+		k.generations[id], last = string(data[:size]), id
+		data = data[size:]
+	}
+	if len(data) > 0 {
+		return bad
+	}
+	return nil
 }
 
 // resolvePooledLocked looks for pooled blocks whose position among prefixes ev shows. The index has

@@ -3,6 +3,7 @@ package router
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"penstock/core/kvfeed"
 	"penstock/core/prefix"
 	"penstock/core/route"
+	"penstock/internal/engine"
 	"penstock/internal/obs"
 	"penstock/internal/plane/disco"
 )
@@ -423,6 +425,105 @@ func TestSnapshotKeepsLabelsAndPools(t *testing.T) {
 	if _, err := again.c.restoreSnapshot(data[:len(data)-1]); err == nil {
 		t.Error("half a snapshot was taken")
 	}
+}
+
+// attached sets the existing workers, of which those in foreign have other memory, as their generations say.
+func (s *shelf) attached(generations map[kv.Worker]string, foreign ...kv.Worker) {
+	lives := map[kv.Worker]incarnation{}
+	for w, g := range generations {
+		lives[w] = incarnation{epoch: s.life[w], blockSize: 4, publishes: true, pool: &engine.CardPool{Generation: g}, foreignPool: slices.Contains(foreign, w)}
+	}
+	s.c.setWorkers(lives)
+	s.check()
+}
+
+// ofPool0 are the pools of a shelf, and who can attach them.
+func (s *shelf) ofPool0() string { return fmt.Sprint(s.c.poolRows()) }
+
+// TestForeignPool: what a worker with other memory says of a pool is not believed, whether its card or its events come
+// first, and a worker cannot attach what was in other memory with the ID of its pool.
+func TestForeignPool(t *testing.T) {
+	fill := func(s *shelf) {
+		s.say(one, storedAs("abc"), moved("abc", kv.Pooled), moved("", kv.Pooled, one, two))
+	}
+	other := func(s *shelf) {
+		s.say(three, storedAs("xy"), moved("xy", kv.Pooled), moved("", kv.Pooled, three), moved("ab", kv.Evicted))
+		unnamed := moved("c", kv.Evicted)
+		unnamed.Seqs, unnamed.Move.HasPool = chainOf("abc")[2:], false
+		s.say(three, unnamed)
+	}
+	all := map[kv.Worker]string{one: "m", two: "m", three: "n"}
+	const found = "1.0:3 attachable 3; 2.0:3 attachable 3 fetched 3"
+	t.Run("card first", func(t *testing.T) {
+		s := newShelf(t)
+		s.attached(all, three)
+		fill(s)
+		other(s)
+		s.want("abc", found)
+		s.want("xy", "3.0:2")
+		s.attached(map[kv.Worker]string{one: "m", two: "m"})
+		s.want("abc", found)
+	})
+	t.Run("events first", func(t *testing.T) {
+		s := newShelf(t)
+		s.attached(map[kv.Worker]string{one: "m", two: "m"})
+		fill(s)
+		other(s)
+		s.attached(all, three)
+		s.want("xy", "3.0:2")
+		if rows := s.ofPool0(); rows != "[]" {
+			t.Errorf("pools: %s", rows)
+		}
+		if h, fed := s.c.mu.tracker.HealthOf(one); fed {
+			t.Errorf("worker 1 is not asked for its cache: %+v", h)
+		}
+		s.attached(all, three) // nothing is dropped again
+		s.start(one)
+		fill(s)
+		s.attached(all, three)
+		s.want("abc", found)
+	})
+	t.Run("later workers", func(t *testing.T) {
+		s := newShelf(t)
+		s.attached(map[kv.Worker]string{one: "m", two: "m"})
+		fill(s)
+		s.attached(map[kv.Worker]string{two: "m"})
+		s.want("abc", "2.0:3 attachable 3 fetched 3")
+		_, data := s.c.takeSnapshot(0, 1<<16)
+		s.attached(map[kv.Worker]string{})
+		s.start(three)
+		s.attached(map[kv.Worker]string{three: "n"})
+		s.say(three, moved("", kv.Pooled, three))
+		s.want("abc", "")
+		if rows := s.ofPool0(); rows != "[{0 0 [{3 0}]}]" {
+			t.Errorf("pools: %s", rows)
+		}
+		for generation, pooled := range map[string]int{"m": 3, "n": 0} {
+			for _, cards := range []string{"before", "after"} {
+				later := newShelf(t)
+				card := map[kv.Worker]string{two: generation}
+				if cards == "before" {
+					later.attached(card)
+				}
+				if _, err := later.c.restoreSnapshot(data); err != nil {
+					t.Fatal(err)
+				}
+				if cards == "after" {
+					later.attached(card)
+				}
+				later.check()
+				if st := later.c.poolStats(); st.Pooled != pooled {
+					t.Errorf("memory %s, with cards %s a snapshot: %+v", generation, cards, st)
+				}
+			}
+		}
+		s.attached(map[kv.Worker]string{})
+		s.c.mu.pools.DropPool(0, nil)
+		s.attached(map[kv.Worker]string{})
+		if n := len(s.c.mu.generations); n != 0 {
+			t.Errorf("%d pools without blocks and workers are remembered", n)
+		}
+	})
 }
 
 // advised is a router with workers 1 to 3, with blocks of 4 tokens, that receives their events.

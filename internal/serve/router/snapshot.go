@@ -22,6 +22,8 @@ type cacheContent struct {
 	tracker *kvfeed.Tracker
 	pools   *poolindex.Table
 	sources map[kv.Worker]*eventSource
+	// generations say which memory the pools are, as far as cards have said so.
+	generations map[kv.PoolID]string
 }
 
 // newContent returns the content before the first record. Its tracker requests nothing until
@@ -43,7 +45,7 @@ func (c *cacheIndex) newContent() (cacheContent, error) {
 	if err != nil {
 		return cacheContent{}, err
 	}
-	return cacheContent{index, tracker, pools, map[kv.Worker]*eventSource{}}, nil
+	return cacheContent{index, tracker, pools, map[kv.Worker]*eventSource{}, map[kv.PoolID]string{}}, nil
 }
 
 // snapshotPart is one section of a snapshot: how it is written and read. Its version is the version of
@@ -74,6 +76,7 @@ func (k *cacheContent) snapshotParts(now kv.Mono) []snapshotPart {
 		},
 		{snapshot.PoolAccess, snapshot.Required, k.pools.AppendLists, k.pools.LoadLists, k.pools.HasLists},
 		{snapshot.PoolLabels, snapshot.Optional, k.pools.AppendLabels, k.loadPoolLabels, nil},
+		{snapshot.PoolGenerations, snapshot.Optional, k.appendGenerations, k.loadGenerations, func() bool { return len(k.generations) > 0 }},
 		{snapshot.Workers, snapshot.Required, k.appendSources, func(data []byte) error { return k.loadSources(now, data) }, nil},
 	}
 }
@@ -183,6 +186,7 @@ func (c *cacheIndex) installContent(k cacheContent, at streamPosition) {
 			c.dropWorkerLocked(w)
 		}
 	}
+	c.separatePoolsLocked()
 }
 
 // position returns the position of the last message that was judged.
@@ -239,7 +243,7 @@ func (k *cacheContent) loadSources(now kv.Mono, data []byte) error {
 		if w.ID > kv.MaxWorkerID || i > 0 && w.Compare(last) <= 0 {
 			return fmt.Errorf("the section workers is not in order at worker %d", i)
 		}
-		k.sources[w] = &eventSource{epoch: binary.LittleEndian.Uint64(data[12:]), since: now, blockSize: int(binary.LittleEndian.Uint32(data[20:]))}
+		k.sources[w] = &eventSource{epoch: binary.LittleEndian.Uint64(data[12:]), since: now, blockSize: int(binary.LittleEndian.Uint32(data[20:])), hasMoved: true}
 		last, data = w, data[sourceSize:]
 	}
 	return nil

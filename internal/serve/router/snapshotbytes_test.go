@@ -97,6 +97,23 @@ func undump(t *testing.T, text string) (data []byte) {
 	return data
 }
 
+// FuzzLoadGenerations: the section of pool generations is read as it was written, and anything else is refused.
+func FuzzLoadGenerations(f *testing.F) {
+	k := cacheContent{generations: map[kv.PoolID]string{0: "a", 3: "bc"}}
+	f.Add(k.appendGenerations(nil))
+	f.Add([]byte{1, 0, 0, 0, 0})
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		k := cacheContent{generations: map[kv.PoolID]string{}}
+		if err := k.loadGenerations(data); err != nil {
+			return
+		}
+		if again := k.appendGenerations(nil); !bytes.Equal(again, data) {
+			t.Errorf("%x is written as %x", data, again)
+		}
+	})
+}
+
 // The section of workers is read as it was written, and anything else is refused.
 func FuzzLoadSources(f *testing.F) {
 	k := cacheContent{sources: map[kv.Worker]*eventSource{{ID: 1}: {epoch: 2, blockSize: 16}, {ID: 1, Rank: 3}: {epoch: 5, blockSize: 32}}}
