@@ -86,8 +86,8 @@ type ProcessConnector struct {
 		failed   map[plan.WorkerRole]int // starts in a row which failed
 		failedAt map[plan.WorkerRole]time.Time
 		refused  map[plan.WorkerRole]int
-		foreign  map[plan.WorkerRole]int // workers of others which are too many
-		last     map[plan.WorkerRole]string
+		foreign  map[plan.WorkerRole]int    // workers of others which are too many
+		last     map[plan.WorkerRole]string // of the last failure: where its log is, or why it could not start
 	}
 }
 
@@ -141,17 +141,23 @@ func (c *ProcessConnector) ApplyDecision(_ context.Context, d *FleetDecision, le
 	return errors.Join(errs...)
 }
 
-// applyRoleLocked starts or drains workers of a role. The workers of others which exist are part of the order.
+// applyRoleLocked starts or drains workers of a role. The workers of others which exist are part of the order. A worker of
+// the table may be a process whose line was not read yet: none drains because it may be of others, and none starts in its
+// place because it may be own.
 func (c *ProcessConnector) applyRoleLocked(role plan.WorkerRole, order int, leaving []FleetWorker) error {
-	foreign := 0
+	unknown := 0
 	for _, w := range leaving {
 		if w.Role == role && !c.isOwnLocked(w.ID) {
-			foreign++
+			unknown++
 		}
 	}
 	own := c.listLocked(role, childStarting, childReady)
+	foreign := max(unknown-c.countNamelessLocked(role), 0)
 	c.mu.refused[role], c.mu.foreign[role] = 0, max(foreign-order, 0)
 	surplus := len(own) - max(order-foreign, 0)
+	if surplus < 0 {
+		surplus = min(len(own)-max(order-unknown, 0), 0)
+	}
 	if order < c.mu.order[role] || slices.ContainsFunc(own, func(w *childWorker) bool { return w.isSteady() && w.readyAt.After(c.mu.failedAt[role]) }) {
 		c.mu.failed[role] = 0
 	}
@@ -176,9 +182,10 @@ func (c *ProcessConnector) applyRoleLocked(role plan.WorkerRole, order int, leav
 			break
 		}
 		if err := c.startLocked(role); err != nil {
-			c.countFailureLocked(role)
+			err = fmt.Errorf("start a worker of role %s: %w", role, err)
+			c.countFailureLocked(role, err.Error())
 			c.mu.refused[role] = missing - n
-			return fmt.Errorf("start a worker of role %s: %w", role, err)
+			return err
 		}
 	}
 	return nil
@@ -216,10 +223,20 @@ func (c *ProcessConnector) chooseLeavingLocked(own []*childWorker, leaving []Fle
 	return out
 }
 
-// countFailureLocked records a start which failed.
-func (c *ProcessConnector) countFailureLocked(role plan.WorkerRole) {
+// countNamelessLocked counts the processes whose worker id is not known yet.
+func (c *ProcessConnector) countNamelessLocked(role plan.WorkerRole) (n int) {
+	for _, w := range c.listLocked(role, childStarting, childDraining) {
+		if w.id == 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// countFailureLocked records a start which failed, and where to look.
+func (c *ProcessConnector) countFailureLocked(role plan.WorkerRole, last string) {
 	c.mu.failed[role]++
-	c.mu.failedAt[role] = time.Now()
+	c.mu.failedAt[role], c.mu.last[role] = time.Now(), last
 }
 
 // isSteady reports whether a worker serves, and has done so for steadyAfter.
@@ -290,11 +307,10 @@ func (c *ProcessConnector) markEnded(w *childWorker, cause error) {
 		return
 	}
 	if w.id == 0 || time.Since(w.readyAt) < steadyAfter {
-		c.countFailureLocked(w.role)
+		c.countFailureLocked(w.role, "see the log in "+w.dir)
 	} else {
 		c.mu.failed[w.role] = 0
 	}
-	c.mu.last[w.role] = w.dir
 	c.cfg.Log.Warn("a worker ended by itself", "worker", w.number, "role", w.role.String(), "cause", cause, "log", w.dir)
 }
 
@@ -329,7 +345,7 @@ func (c *ProcessConnector) DescribeFleet(_ context.Context, roles []plan.WorkerR
 			Refused:  c.mu.refused[role],
 		})
 		if n := c.mu.failed[role]; n >= maxFailedStarts {
-			problems = append(problems, fmt.Sprintf("connector process: %d workers of role %s ended before they had served for %v: no more are started; see the log in %s", n, role, steadyAfter, c.mu.last[role]))
+			problems = append(problems, fmt.Sprintf("connector process: %d workers of role %s in a row did not start, or ended before they had served for %v: no more are started for %v; %s", n, role, steadyAfter, startAgainAfter, c.mu.last[role]))
 		}
 		if n := c.mu.foreign[role]; n > 0 {
 			problems = append(problems, fmt.Sprintf("connector process: %d workers of role %s are more than ordered, and this planner has not started them: stop them yourself", n, role))
