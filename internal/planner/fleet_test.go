@@ -557,6 +557,31 @@ func TestRegisteredBeforeItsLine(t *testing.T) {
 	})
 }
 
+// TestOldDirectories: the directories of the last workers stay, and the ones before them go.
+func TestOldDirectories(t *testing.T) {
+	f := &fakeFleet{startUp: time.Second}
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		c, err := NewProcessConnector(ProcessConfig{Binary: "penstock", Dir: dir, Launch: f.launch})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, order := range []int{maxKeptDirs / 2, 0, maxKeptDirs, 0} {
+			if err := c.ApplyDecision(t.Context(), &FleetDecision{Roles: []RoleDecision{{Role: "aggregated", Workers: order}}}, nil); err != nil {
+				t.Fatal(err)
+			}
+			pass(time.Minute)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != maxKeptDirs || slices.ContainsFunc(left, func(e os.DirEntry) bool { return e.Name() == "worker-1" }) {
+		t.Errorf("%d directories are left: %v, %v", len(left), left, err)
+	}
+}
+
 // TestForeignWorkers: workers which others have started count, and are not touched.
 func TestForeignWorkers(t *testing.T) {
 	c, err := NewProcessConnector(ProcessConfig{Binary: "penstock", Dir: t.TempDir(), Launch: func(string, []string, string) (LaunchedProcess, error) {

@@ -47,6 +47,8 @@ const (
 	maxStartsAtOnce = 64
 	// maxGone bounds the ids of ended workers which are remembered, because tables list them for a while.
 	maxGone = 1024
+	// maxKeptDirs is the number of ended workers whose directories, with their logs, stay.
+	maxKeptDirs = 64
 	// maxReadyLine bounds the line with which a worker says that it is ready, in bytes.
 	maxReadyLine = 64 << 10
 )
@@ -82,6 +84,7 @@ type ProcessConnector struct {
 		sync.Mutex
 		children []*childWorker
 		gone     []kv.WorkerID
+		kept     []string                // directories of ended workers
 		order    map[plan.WorkerRole]int // the last one
 		failed   map[plan.WorkerRole]int // starts in a row which failed
 		failedAt map[plan.WorkerRole]time.Time
@@ -254,6 +257,7 @@ func (c *ProcessConnector) startLocked(role plan.WorkerRole) error {
 	args := append(slices.Clone(c.cfg.Args), "--role="+role.String(), "--data-dir="+filepath.Join(w.dir, "data"), "--json")
 	var err error
 	if w.process, err = c.cfg.Launch(c.cfg.Binary, args, w.dir); err != nil {
+		_ = os.RemoveAll(w.dir) // nothing has run there
 		return err
 	}
 	c.mu.children = append(c.mu.children, w)
@@ -277,7 +281,9 @@ func (c *ProcessConnector) followChild(w *childWorker) {
 			break
 		}
 	}
-	c.markEnded(w, w.process.Wait())
+	if old := c.markEnded(w, w.process.Wait()); old != "" {
+		_ = os.RemoveAll(old) // what cannot be removed stays
+	}
 }
 
 func (c *ProcessConnector) markReady(w *childWorker, id kv.WorkerID) {
@@ -290,9 +296,13 @@ func (c *ProcessConnector) markReady(w *childWorker, id kv.WorkerID) {
 	}
 }
 
-func (c *ProcessConnector) markEnded(w *childWorker, cause error) {
+// markEnded records the end of a worker. It returns the directory of an earlier one which need not stay, "" if there is none.
+func (c *ProcessConnector) markEnded(w *childWorker, cause error) (old string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.mu.kept = append(c.mu.kept, w.dir); len(c.mu.kept) > maxKeptDirs {
+		old, c.mu.kept = c.mu.kept[0], c.mu.kept[1:]
+	}
 	asked := w.state == childDraining
 	if w.killTime != nil {
 		w.killTime.Stop()
@@ -304,7 +314,7 @@ func (c *ProcessConnector) markEnded(w *childWorker, cause error) {
 	}
 	if asked {
 		c.cfg.Log.Info("worker drained", "worker", w.number, "worker_id", uint64(w.id))
-		return
+		return old
 	}
 	if w.id == 0 || time.Since(w.readyAt) < steadyAfter {
 		c.countFailureLocked(w.role, "see the log in "+w.dir)
@@ -312,6 +322,7 @@ func (c *ProcessConnector) markEnded(w *childWorker, cause error) {
 		c.mu.failed[w.role] = 0
 	}
 	c.cfg.Log.Warn("a worker ended by itself", "worker", w.number, "role", w.role.String(), "cause", cause, "log", w.dir)
+	return old
 }
 
 // drainLocked asks a worker to finish its requests and end.
