@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -34,6 +35,7 @@ const maxAnswer = 64 << 20
 type apiClient struct {
 	server string
 	flag   string // flag which names the server, with its dashes
+	runs   string // command which starts such a server, "" for "penstock up"
 	key    string // "" sends none
 	http   *http.Client
 }
@@ -245,7 +247,7 @@ func (c *apiClient) sendRequest(ctx context.Context, method, path string, in any
 		if wrong := c.diagnosePeer(ctx, err); wrong != nil {
 			return nil, wrong
 		}
-		return nil, fmt.Errorf("no answer from %s (is \"penstock up\" running? name another with %s): %w", c.server, c.flag, errors.Unwrap(err))
+		return nil, fmt.Errorf("no answer from %s (is \"%s\" running? name another with %s): %w", c.server, cmp.Or(c.runs, "penstock up"), c.flag, errors.Unwrap(err))
 	}
 	if resp.StatusCode != http.StatusOK {
 		defer resp.Body.Close()
@@ -288,7 +290,11 @@ func (c *apiClient) refusalError(ctx context.Context, path string, resp *http.Re
 		if wrong := c.diagnosePeer(ctx, nil); wrong != nil {
 			says = wrong.Error()
 		} else if resp.StatusCode == http.StatusNotFound {
-			says = fmt.Sprintf("%s is a Penstock that does not serve %s: name a frontend or a router with %s", c.server, path, c.flag)
+			right := "a frontend or a router"
+			if c.runs != "" {
+				right = fmt.Sprintf("a process of %q", c.runs)
+			}
+			says = fmt.Sprintf("%s is a Penstock that does not serve %s: name %s with %s", c.server, path, right, c.flag)
 		}
 	}
 	return &statusError{resp.StatusCode, says}

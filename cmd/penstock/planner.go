@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -59,14 +60,16 @@ func newPlanCommand() *cobra.Command {
 		Long: `Ask a running planner for its last plan. Of each role, DESIRED is how many workers the targets
 need, FEASIBLE how many of them floor, ceiling, budget and machines permit, ACTUAL how many
 serve, and ORDER how many are to exist. A planner which has just started has its first plan
-when an interval is over: that is waited for.`,
-		Example: "  penstock plan\n  penstock plan --server http://127.0.0.1:8091 --json",
+when an interval is over: that is waited for. The planner of "penstock up --planner" is at the
+address of up.`,
+		Example: "  penstock plan\n  penstock plan --server http://127.0.0.1:8000    # of penstock up --planner\n  penstock plan --server http://127.0.0.1:8091 --json",
 		Args:    checkArgs(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := t.newClient()
 			if err != nil {
 				return err
 			}
+			c.runs = "penstock planner"
 			raw, err := awaitPlan(cmd.Context(), c, wait, cmd.ErrOrStderr())
 			if err != nil {
 				return err
@@ -88,6 +91,12 @@ when an interval is over: that is waited for.`,
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().DurationVar(&wait, "wait", time.Minute, "time to wait for the first plan; 0s does not wait")
 	return cmd
+}
+
+// planExample returns the command which shows the plan of a planner. The server which is the default of other commands is not
+// the one of plan.
+func planExample(url string, a node.Access) string {
+	return "penstock plan" + cmp.Or(serverFlags(url, a), " --server "+a.URLOf(url))
 }
 
 // planInterval is how often awaitPlan asks.

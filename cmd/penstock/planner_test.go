@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"penstock/internal/config"
+	"penstock/internal/node"
 )
 
 // TestPlan: plan waits for the first plan, prints it with its reasons, and its JSON as it came.
@@ -52,6 +55,32 @@ func TestPlan(t *testing.T) {
 	asked = 0
 	if code := runCommandLine([]string{"plan", "--server", server.URL, "--wait", "0s"}, &out, &text); code != exitNotReady {
 		t.Errorf("exit code %d without a plan", code)
+	}
+}
+
+// TestNoPlanner: without a planner, and at a server which has none, plan says which command starts one.
+func TestNoPlanner(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	var out, text bytes.Buffer
+	server.Close()
+	if code := runCommandLine([]string{"plan", "--server", server.URL}, &out, &text); code == exitDone || !strings.Contains(text.String(), `is "penstock planner" running?`) {
+		t.Errorf("exit code %d: %s", code, text.String())
+	}
+}
+
+// TestPlannerGreeting: the greeting names what the planner reads, without what may be a secret, and how to see the plan.
+func TestPlannerGreeting(t *testing.T) {
+	l := &config.Loaded{Command: config.PlannerCommand}
+	l.Planner.Server, l.Planner.Metrics = "http://a:8000", []string{"http://b:8000/metrics?token=hidden"}
+	var b strings.Builder
+	printRoleGreeting(&b, l, node.Started{URL: "https://127.0.0.1:8090", Access: node.Access{CertFile: "host.pem", KeyFile: "keys.yaml"}})
+	for _, want := range []string{"Plans for: http://a:8000, http://b:8000/metrics\n", "Dry run:", "--ca host.pem\n", "Keys:"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
+	if strings.Contains(b.String(), "hidden") {
+		t.Error(b.String())
 	}
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -141,9 +140,8 @@ func printRoleGreeting(w io.Writer, l *config.Loaded, s node.Started) {
 		}
 	case config.Router:
 		fmt.Fprintf(&b, "\n  Penstock router  (ready in %v)\n  Sends to:  workers of namespace %s, component %s, as they come\n  Use it:    penstock frontend --component %s %s\n", took, l.Fleet.Namespace, l.Fleet.Component, l.Fleet.RouterComponent, discoveryFlags(l, s))
-	}
-	if l.Command == config.PlannerCommand {
-		fmt.Fprintf(&b, "\n  Penstock planner  (ready in %v)\n  Plans for: %s\n", took, cmp.Or(l.Planner.Server, strings.Join(l.Planner.Metrics, ", ")))
+	case config.PlannerCommand:
+		fmt.Fprintf(&b, "\n  Penstock planner  (ready in %v)\n  Plans for: %s\n", took, strings.Join(listSources(l), ", "))
 		if !l.Planner.Apply {
 			b.WriteString("  Dry run:   nothing is started or drained; --apply with a --connector acts\n")
 		}
@@ -160,13 +158,25 @@ func printRoleGreeting(w io.Writer, l *config.Loaded, s node.Started) {
 	switch {
 	case s.URL == "" || l.Command == config.Worker:
 	case l.Command == config.PlannerCommand:
-		fmt.Fprintf(&b, "  Look in:   penstock plan --server %s\n", s.URL)
+		b.WriteString(keyHint(s.Access))
+		fmt.Fprintf(&b, "  Look in:   %s\n", planExample(s.URL, s.Access))
 	default:
 		b.WriteString(keyHint(s.Access))
 		fmt.Fprintf(&b, "  Look in:   penstock workers%s\n", serverHint(s.URL, s.Access))
 	}
 	b.WriteString("  Stop:      Ctrl-C (running requests may finish)\n\n")
 	_, _ = io.WriteString(w, b.String()) // a failed write is not a reason to stop serving
+}
+
+// listSources lists what a planner reads, without queries, which may have secrets.
+func listSources(l *config.Loaded) []string {
+	var all []string
+	for _, text := range append([]string{l.Planner.Server}, l.Planner.Metrics...) {
+		if name, _, _ := strings.Cut(text, "?"); name != "" {
+			all = append(all, name)
+		}
+	}
+	return all
 }
 
 // discoveryFlags returns the flags with which another process finds this router.

@@ -35,6 +35,7 @@ serves as soon as one engine does, and takes in the others when they come.`,
   penstock up --model-path ./Qwen2.5-0.5B-Instruct --http-addr 127.0.0.1:9000
   penstock up --engine sim --workers 64 --sim-speedup 10
   penstock up --workers 1 --prefill-workers 1 --encode-workers 1
+  penstock up --engine sim --workers 1 --planner --planner-connector process --planner-apply   # as many as the load needs
   penstock up --engine vllm=http://a:8000,events=tcp://a:5557 --engine vllm=http://b:8000,events=tcp://b:5557
   penstock up --engine llamacpp=http://127.0.0.1:8080 --model-path ./Qwen2.5-0.5B-Instruct
   penstock up --http-addr 127.0.0.1:0 --json   # prints {"url":…} once it is ready`,
@@ -101,6 +102,9 @@ func printWelcome(w io.Writer, r node.Ready) {
 	fmt.Fprintf(w, "  Metrics:  %s/metrics\n", r.URL)
 	if r.NATS != "" {
 		fmt.Fprintf(w, "  NATS:     %s\n", r.NATS)
+	}
+	if r.Planner {
+		fmt.Fprintf(w, "  Planner:  %s\n", planExample(r.URL, r.Access))
 	}
 	fmt.Fprintf(w, `  Look in:  penstock workers · penstock %s --explain "some text" · penstock events%s
   Stop:     Ctrl-C (running requests may finish)

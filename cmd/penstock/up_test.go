@@ -23,6 +23,8 @@ func TestWelcomeSuggestsWhatWorks(t *testing.T) {
 	seeing.Media = []string{"audio", "image"}
 	guarded := ready
 	guarded.URL, guarded.Keys, guarded.Access = "https://127.0.0.1:8443", true, node.Access{CertFile: "host.pem", KeyFile: "keys.yaml"}
+	planned := ready
+	planned.Planner = true
 	divided, idle := seeing, ready
 	divided.Engine, divided.PrefillWorkers, divided.EncodeWorkers, idle.EncodeWorkers = "tiny", 1, 2, 2
 	front := ready
@@ -39,7 +41,7 @@ func TestWelcomeSuggestsWhatWorks(t *testing.T) {
 		{
 			"a chat model", ready,
 			[]string{"/v1/chat/completions", `"messages"`, "    penstock chat --server http://127.0.0.1:9000\n", "2 workers", `penstock route --explain`, "--server http://127.0.0.1:9000"},
-			[]string{"NATS", "--raw", "Bearer", "simulation"},
+			[]string{"NATS", "--raw", "Bearer", "simulation", "Planner"},
 		},
 		{
 			"a base model", base,
@@ -52,6 +54,7 @@ func TestWelcomeSuggestsWhatWorks(t *testing.T) {
 			nil,
 		},
 		{"a model that sees", seeing, []string{"\n  Media:    audio, image (docs/media.md"}, nil},
+		{"with a planner", planned, []string{"  Planner:  penstock plan --server http://127.0.0.1:9000\n"}, nil},
 		{"with other roles", divided, []string{"  Beside them 1 of role prefill, which compute long prompts for them (docs/disaggregation.md)\n  Beside them 2 of role encode, which encode what requests show\n"}, nil},
 		{"roles which serve nothing", idle, []string{"Beside them 2 of role encode, which serve nothing with this engine and model\n"}, []string{"role prefill"}},
 		{

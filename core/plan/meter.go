@@ -10,6 +10,8 @@ import (
 type IntervalCounts struct {
 	// At is when the metrics were measured, as in Traffic.
 	At kv.Mono
+	// Intervals is the time since the counts before which were not frozen, in intervals: more than 1 after a gap. 0 is 1.
+	Intervals float64
 	// FirstTokens counts the requests which got their first token, and Failed the ones which got none.
 	FirstTokens, Failed float64
 	// FirstTokenSeconds is the sum of the times to these first tokens. Gaps counts the times between tokens, and GapSeconds
@@ -24,7 +26,8 @@ type IntervalCounts struct {
 
 // Meter turns counts into traffic. The zero value has measured nothing.
 type Meter struct {
-	waiting  float64 // at the end of the last interval
+	waiting  float64 // when metrics were measured last
+	at       kv.Mono // of that
 	measured bool
 	means    Traffic // the latest ones
 	known    bool
@@ -34,7 +37,7 @@ type Meter struct {
 const assumedSpread = 1
 
 // MeasureTraffic returns the traffic of an interval. Arrivals are the requests which got a first token, the ones which
-// failed, and by how many more of them wait. Means without a request which ended are the ones before. The reason is ""
+// failed, and by how many more of them wait: after a gap its share of one interval. Means without a request which ended are the ones before. The reason is ""
 // unless the traffic is not known: requests came, and none has ended yet which tells what they are like.
 func (m *Meter) MeasureTraffic(c *IntervalCounts) (t *Traffic, reason string) {
 	waiting := 0.0
@@ -43,9 +46,15 @@ func (m *Meter) MeasureTraffic(c *IntervalCounts) (t *Traffic, reason string) {
 	}
 	arrivals := c.FirstTokens + c.Failed
 	if m.measured {
-		arrivals = math.Max(arrivals+waiting-m.waiting, 0)
+		growth := waiting - m.waiting
+		if c.Intervals > 0 {
+			growth /= c.Intervals
+		}
+		arrivals = math.Max(arrivals+growth, 0)
 	}
-	m.waiting, m.measured = waiting, true
+	if !m.measured || c.At > m.at { // what waits grows also while metrics are frozen
+		m.waiting, m.at, m.measured = waiting, c.At, true
+	}
 	if c.Ended > 0 && c.PromptTokens > 0 {
 		m.known = true
 		m.means.InputTokens = c.PromptTokens / c.Ended

@@ -43,6 +43,29 @@ func TestMeter(t *testing.T) {
 	}
 }
 
+// TestMeterAfterGap: what waits more after a gap came in all of it, and frozen metrics measure nothing.
+func TestMeterAfterGap(t *testing.T) {
+	var m Meter
+	for i, tt := range []struct {
+		at                       kv.Mono
+		intervals, waiting, want float64
+	}{
+		{1, 0, 10, 8},
+		{2, 1, 13, 11},
+		{6, 4, 25, 11},    // three a interval
+		{6, 1, 28, 11},    // frozen
+		{8, 2, 31, 11},    // three a interval since the metrics were measured
+		{9, 0.5, 31.5, 9}, // a short interval
+		{10, 1, 0, 0},     // a queue which empties
+	} {
+		counts := IntervalCounts{At: tt.at, Intervals: tt.intervals, FirstTokens: 8, Ended: 8, PromptTokens: 800}
+		counts.Waiting[Aggregated] = tt.waiting
+		if got, reason := m.MeasureTraffic(&counts); reason != "" || got.Arrivals != tt.want {
+			t.Errorf("counts %d: %+v, %q, want %g arrivals", i, got, reason, tt.want)
+		}
+	}
+}
+
 // TestOrderLeaving: workers which do not serve leave first, then the ones with the least to lose.
 func TestOrderLeaving(t *testing.T) {
 	all := []LeaveCandidate{

@@ -304,7 +304,7 @@ type Config struct {
 	} `group:"common" on:"up,frontend,worker,router,planner"`
 
 	// Planner are the settings of the planner.
-	Planner PlannerSettings `group:"planner" on:"planner"`
+	Planner PlannerSettings `group:"planner" on:"up,planner"`
 }
 
 // Duration is a duration which is written like 30s or 10m everywhere.

@@ -123,6 +123,9 @@ func (c *Config) validateCommand(command Command) error {
 	}
 	switch command {
 	case Up:
+		if c.Planner.Enabled {
+			p.checkPlannerInUp(c)
+		}
 	case PlannerCommand:
 		p.checkPlannerCommand(c)
 	default:

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -23,19 +24,20 @@ const (
 
 // PlannerSettings are the settings of the planner.
 type PlannerSettings struct {
-	Server        string   `key:"planner-server" group:"common" default:"http://127.0.0.1:8000" help:"URL of a frontend or router whose workers are planned, as penstock workers takes it (also --server); empty is none: the connector then knows the workers"`
-	CA            string   `key:"planner-ca" help:"file with the certificates that sign an https server's (PEM); empty is the system's (also --ca)"`
-	Metrics       []string `key:"planner-metrics" help:"URL of a page of metrics in the Prometheus format, of a Penstock frontend or a vLLM, repeatable: their requests are added up; none is the page of planner-server"`
+	Enabled       bool     `key:"planner" group:"common" on:"up" bare:"true" help:"size this fleet, as penstock planner does: show how many workers its targets need, and with planner-apply start and drain processes beside the workers of up"`
+	Server        string   `key:"planner-server" on:"planner" group:"common" default:"http://127.0.0.1:8000" help:"URL of a frontend or router whose workers are planned, as penstock workers takes it (also --server); empty is none: the connector then knows the workers"`
+	CA            string   `key:"planner-ca" on:"planner" help:"file with the certificates that sign an https server's (PEM); empty is the system's (also --ca)"`
+	Metrics       []string `key:"planner-metrics" on:"planner" help:"URL of a page of metrics in the Prometheus format, of a Penstock frontend or a vLLM, repeatable: their requests are added up; none is the page of planner-server"`
 	Model         string   `key:"planner-model" help:"model whose requests and workers count; empty is all"`
-	Interval      Duration `key:"planner-interval" group:"common" default:"30s" help:"time between two plans, at least 2s (also --interval)"`
+	Interval      Duration `key:"planner-interval" group:"common" default:"30s" help:"time between two plans, at least 2s (for penstock planner also --interval)"`
 	StartUp       Duration `key:"planner-startup" default:"1m" valid:"positive" help:"time from the order of a worker to its first request: loads are forecast that far"`
 	StartTimeout  Duration `key:"planner-start-timeout" default:"10m" valid:"positive" help:"time after which an ordered worker that is not ready is withdrawn"`
 	DownAfter     Duration `key:"planner-down-after" default:"5m" valid:"positive" help:"time in which no more workers were needed before some leave"`
 	Attainment    float64  `key:"planner-attainment" default:"0.99" valid:"0.01..0.9999" help:"share of requests that are to keep ttft-target and itl-target"`
 	Workers       []string `key:"planner-workers" group:"common" default:"aggregated=1..64" help:"role of workers with its least and largest number, ROLE=LEAST..MOST, or ROLE=LEAST..MOST:ACCELERATORS if a worker takes several; repeatable: aggregated, or prefill and decode"`
 	Budget        int      `key:"planner-budget" valid:"0..1048576" help:"accelerators that the workers of all roles take at most; 0 is no bound"`
-	Connector     string   `key:"planner-connector" group:"common" default:"none" help:"what starts and drains workers: none, process (penstock worker processes on this machine), virtual (decisions for an agent, in NATS or in data-dir) or webhook (also --connector)"`
-	Apply         bool     `key:"planner-apply" group:"common" bare:"true" help:"have the connector act; without it plans are shown, and nothing is started or drained (also --apply)"`
+	Connector     string   `key:"planner-connector" group:"common" default:"none" help:"what starts and drains workers: none, process (penstock worker processes on this machine), virtual (decisions for an agent, in NATS or in data-dir) or webhook (for penstock planner also --connector); up has none and process"`
+	Apply         bool     `key:"planner-apply" group:"common" bare:"true" help:"have the connector act; without it plans are shown, and nothing is started or drained (for penstock planner also --apply)"`
 	Webhook       string   `key:"planner-webhook" help:"URL that planner-connector webhook posts decisions to"`
 	WebhookSecret string   `key:"planner-webhook-secret-file" help:"file with the secret that signs these decisions; empty signs none"`
 }
@@ -57,6 +59,9 @@ func (c *Config) PlannedRoles() ([]plan.RoleConfig, error) {
 		r, err := parsePlannedRole(text)
 		if err != nil {
 			return nil, err
+		}
+		if c.Planner.Enabled { // the workers in the process of up do not leave
+			r.Floor = max(r.Floor, c.ownWorkers(r.Role))
 		}
 		roles = append(roles, r)
 	}
@@ -118,7 +123,81 @@ func (p *problems) requireURL(key, text string) {
 	}
 }
 
-// checkPlannerCommand checks what a planner needs.
+// PlannerTargets returns the targets of a planner. The one in up has the ones of penstock planner where the router has none.
+func (l *Loaded) PlannerTargets() (ttft, itl time.Duration) {
+	ttft, itl = time.Duration(l.Router.TTFTTarget), time.Duration(l.Router.ITLTarget)
+	if l.Command == Up {
+		own := Defaults(PlannerCommand).Router
+		ttft, itl = cmp.Or(ttft, time.Duration(own.TTFTTarget)), cmp.Or(itl, time.Duration(own.ITLTarget))
+	}
+	return ttft, itl
+}
+
+// IsOneProcess reports whether all workers of up are in its process: no planner starts others.
+func (l *Loaded) IsOneProcess() bool {
+	return l.Command == Up && !(l.Planner.Enabled && l.Planner.Apply)
+}
+
+// checkPlannerInUp checks what a planner in up needs.
+func (p *problems) checkPlannerInUp(c *Config) {
+	if s := &c.Planner; s.Connector != ConnectorNone && s.Connector != ConnectorProcess {
+		p.report("planner-connector", fmt.Sprintf("up starts and drains processes only: for %.40q start penstock planner beside it", s.Connector))
+	}
+	p.checkConnector(c)
+	p.checkPlannedRoles(c)
+	roles, err := c.PlannedRoles()
+	if err != nil {
+		return
+	}
+	for _, r := range roles {
+		if n := c.ownWorkers(r.Role); r.Ceiling < n {
+			p.report("planner-workers", fmt.Sprintf("up itself has %d workers of role %v, which do not leave: raise the largest number, or lower workers or prefill-workers", n, r.Role))
+		}
+		if isSplit := r.Role != plan.Aggregated; isSplit != (c.Engine.PrefillWorkers > 0) {
+			p.report("planner-workers", "up has prefill and decode workers with prefill-workers above 0, and aggregated ones without: plan the same roles")
+			return
+		}
+	}
+}
+
+// ownWorkers returns how many workers of a role up has in its process.
+func (c *Config) ownWorkers(role plan.WorkerRole) int {
+	switch {
+	case c.HasRemoteEngines():
+		return 0
+	case role == plan.Prefill:
+		return c.Engine.PrefillWorkers
+	}
+	return c.Engine.Workers
+}
+
+// checkConnector checks whether the connector can act.
+func (p *problems) checkConnector(c *Config) {
+	s := &c.Planner
+	if s.Apply && s.Connector == ConnectorNone {
+		p.report("planner-apply", "there is no connector that could act: choose one with --planner-connector process, virtual or webhook")
+	}
+	if s.Connector == ConnectorProcess && c.HasRemoteEngines() {
+		p.report("planner-connector", "process starts further workers of an engine that runs already, which are no further engines: choose virtual or webhook, whose agent starts engines with their workers, or an engine of this program (tiny, sim)")
+	}
+}
+
+// checkPlannedRoles checks which roles are planned together.
+func (p *problems) checkPlannedRoles(c *Config) {
+	roles, err := c.PlannedRoles()
+	if err != nil {
+		return // it is reported
+	}
+	has := func(role plan.WorkerRole) bool {
+		return slices.ContainsFunc(roles, func(r plan.RoleConfig) bool { return r.Role == role })
+	}
+	split := has(plan.Prefill) && has(plan.Decode)
+	if len(roles) == 0 || has(plan.Aggregated) && len(roles) != 1 || !has(plan.Aggregated) && !(split && len(roles) == 2) {
+		p.report("planner-workers", "a fleet has aggregated workers, or prefill and decode workers, each once")
+	}
+}
+
+// checkPlannerCommand checks what a planner process needs.
 func (p *problems) checkPlannerCommand(c *Config) {
 	s := &c.Planner
 	if c.Router.TTFTTarget <= 0 || c.Router.ITLTarget <= 0 {
@@ -127,9 +206,10 @@ func (p *problems) checkPlannerCommand(c *Config) {
 	if s.Server == "" && len(s.Metrics) == 0 {
 		p.report("planner-server", "there is nothing to read: name a server, or pages with planner-metrics")
 	}
-	if s.Apply && s.Connector == ConnectorNone {
-		p.report("planner-apply", "there is no connector that could act: choose one with --planner-connector process, virtual or webhook")
+	if s.Server == "" && len(s.Metrics) > 0 && (!s.Apply || s.Connector == ConnectorWebhook) {
+		p.report("planner-server", "nothing says which workers exist before the first decision, so that there is none: name a server, whose table has them, or let process or virtual act (planner-connector, planner-apply), which know them first")
 	}
+	p.checkConnector(c)
 	switch s.Connector {
 	case ConnectorProcess:
 		if c.NATS.URLs == "" && c.Fleet.Discovery == DiscoveryNATS {
@@ -144,22 +224,16 @@ func (p *problems) checkPlannerCommand(c *Config) {
 			p.report("planner-webhook", "connector webhook needs the URL to post decisions to")
 		}
 	}
-	roles, err := c.PlannedRoles()
-	if err == nil {
-		has := func(role plan.WorkerRole) bool {
-			return slices.ContainsFunc(roles, func(r plan.RoleConfig) bool { return r.Role == role })
-		}
-		split := has(plan.Prefill) && has(plan.Decode)
-		if len(roles) == 0 || has(plan.Aggregated) && len(roles) != 1 || !has(plan.Aggregated) && !(split && len(roles) == 2) {
-			p.report("planner-workers", "a fleet has aggregated workers, or prefill and decode workers, each once")
-		}
-	}
+	p.checkPlannedRoles(c)
 }
 
 // checkPlannedWorkers checks that the workers which a planner starts are the ones which the user wants.
 func (l *Loaded) checkPlannedWorkers() error {
 	if l.Command == PlannerCommand && l.Planner.Connector == ConnectorProcess && !l.IsSet("engine") {
 		return errors.New("engine: say which engine the workers that connector process starts have, for example --engine tiny")
+	}
+	if l.Command == Up && !l.Planner.Enabled && strings.HasPrefix(l.origin["planner-apply"], "flag ") {
+		return errors.New("planner-apply: there is no planner here without --planner")
 	}
 	return nil
 }
@@ -170,8 +244,9 @@ func ownPlannerSettings() []string {
 }
 
 // WorkerArgs returns the command line of a worker process with the settings of a planner: the configuration file, and the
-// flags which were given and which a worker has, too. The process inherits the variables.
-func (l *Loaded) WorkerArgs() []string {
+// flags which were given and which a worker has, too. The process inherits the variables. natsURL is where it reaches the
+// NATS server which this process embeds, "" if it embeds none.
+func (l *Loaded) WorkerArgs(natsURL string) []string {
 	args := []string{string(Worker)}
 	if l.file != "" {
 		args = append(args, "--config="+l.file)
@@ -184,6 +259,9 @@ func (l *Loaded) WorkerArgs() []string {
 		for _, value := range formatFlag(s.pointer(&l.Config)) {
 			args = append(args, "--"+s.key+"="+value)
 		}
+	}
+	if natsURL != "" { // the planes are the ones of up
+		args = append(args, "--nats="+natsURL, "--discovery="+DiscoveryNATS, "--event-plane="+PlaneNATS)
 	}
 	// What several processes of one machine cannot share.
 	return append(args, "--http-addr=", "--nats-listen=", "--worker-id=0")

@@ -6,17 +6,18 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 
 	"penstock/core/plan"
 )
 
-// loadPlanner returns the settings of a planner with the given flags.
-func loadPlanner(t *testing.T, path string, environ []string, args ...string) (*Loaded, error) {
+// loadPlanner returns the settings of a command with a planner and the given flags.
+func loadPlanner(t *testing.T, command Command, path string, environ []string, args ...string) (*Loaded, error) {
 	t.Helper()
-	fs := pflag.NewFlagSet("planner", pflag.ContinueOnError)
-	flags := AddFlags(fs, PlannerCommand)
+	fs := pflag.NewFlagSet(string(command), pflag.ContinueOnError)
+	flags := AddFlags(fs, command)
 	if err := fs.Parse(args); err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +26,7 @@ func loadPlanner(t *testing.T, path string, environ []string, args ...string) (*
 
 // TestPlannedRoles: planner-workers has a range for each role.
 func TestPlannedRoles(t *testing.T) {
-	l, err := loadPlanner(t, "", nil, "--planner-workers=prefill=0..4:2", "--planner-workers=decode=3..8")
+	l, err := loadPlanner(t, PlannerCommand, "", nil, "--planner-workers=prefill=0..4:2", "--planner-workers=decode=3..8")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,9 +44,7 @@ func TestPlannedRoles(t *testing.T) {
 
 // TestPlannerSettings: what a planner cannot do is refused with what to do.
 func TestPlannerSettings(t *testing.T) {
-	for _, tt := range []struct {
-		args, wants string
-	}{
+	checkPlanners(t, PlannerCommand, []plannerCase{
 		{"", ""},
 		{"--planner-workers=aggregated", "is not ROLE=LEAST..MOST"},
 		{"--planner-workers=aggregated=2..1", "is not ROLE=LEAST..MOST"},
@@ -62,12 +61,53 @@ func TestPlannerSettings(t *testing.T) {
 		{"--planner-connector=process --engine=sim", "need the fleet's NATS server"},
 		{"--planner-connector=process --nats=nats://h:1", "say which engine"},
 		{"--planner-connector=process --nats=nats://h:1 --engine=sim", ""},
+		{"--planner-connector=process --nats=nats://h:1 --engine=vllm=http://h:1", "which are no further engines"},
+		{"--planner-server= --planner-metrics=http://h:1/metrics", "nothing says which workers exist"},
+		{"--planner-server= --planner-metrics=http://h:1/metrics --planner-apply --planner-connector=webhook --planner-webhook=http://h:2", "nothing says which workers exist"},
+		{"--planner-server= --planner-metrics=http://h:1/metrics --planner-apply --planner-connector=virtual --data-dir=/tmp", ""},
 		{"--planner-server=", "there is nothing to read"},
 		{"--planner-metrics=file:///etc/passwd", "planner-metrics: want a URL"},
 		{"--planner-interval=1s", "1s is less than 2s"},
 		{"--ttft-target=0s", "needs ttft-target and itl-target"},
-	} {
-		_, err := loadPlanner(t, "", nil, strings.Fields(tt.args)...)
+	})
+}
+
+// TestPlannerInUp: the planner of up plans the roles which up has, and its connector starts processes only.
+func TestPlannerInUp(t *testing.T) {
+	checkPlanners(t, Up, []plannerCase{
+		{"--planner", ""},
+		{"--planner --engine=vllm=http://h:1", ""},
+		{"--planner --planner-apply", "there is no connector that could act"},
+		{"--planner --planner-apply --planner-connector=process", ""},
+		{"--planner --planner-apply --planner-connector=webhook --planner-webhook=http://h:2", "up starts and drains processes only"},
+		{"--planner --planner-apply --planner-connector=process --engine=vllm=http://h:1", "which are no further engines"},
+		{"--planner --workers=9 --planner-workers=aggregated=1..8", "up itself has 9 workers of role aggregated"},
+		{"--planner --prefill-workers=1", "plan the same roles"},
+		{"--planner --prefill-workers=1 --planner-workers=prefill=1..2 --planner-workers=decode=1..4", ""},
+		{"--planner --planner-workers=prefill=1..2 --planner-workers=decode=1..4", "plan the same roles"},
+		{"--planner-apply --planner-connector=process", "there is no planner here without --planner"},
+		{"--planner --planner-interval=1s", "1s is less than 2s"},
+	})
+	l, err := loadPlanner(t, Up, "", nil, "--planner", "--workers=3", "--ttft-target=2s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := Defaults(PlannerCommand).Router
+	if ttft, itl := l.PlannerTargets(); ttft != 2*time.Second || itl != time.Duration(own.ITLTarget) || l.Router.ITLTarget != 0 {
+		t.Errorf("targets %v and %v", ttft, itl)
+	}
+	if roles, err := l.PlannedRoles(); err != nil || roles[0].Floor != 3 {
+		t.Errorf("%+v, %v: the workers of up stay", roles, err)
+	}
+}
+
+// plannerCase is a command line with what its error says, "" if it is valid.
+type plannerCase struct{ args, wants string }
+
+func checkPlanners(t *testing.T, command Command, cases []plannerCase) {
+	t.Helper()
+	for _, tt := range cases {
+		_, err := loadPlanner(t, command, "", nil, strings.Fields(tt.args)...)
 		switch {
 		case tt.wants == "" && err != nil:
 			t.Errorf("%s: %v", tt.args, err)
@@ -83,7 +123,7 @@ func TestWorkerArgs(t *testing.T) {
 	if err := os.WriteFile(file, []byte("nats: nats://h:1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := loadPlanner(t, file, []string{"PENSTOCK_MAX_NUM_SEQS=7"}, "--planner-connector=process", "--engine=sim", "--sim-speedup=2", "--sim-prefill=1,2.5",
+	l, err := loadPlanner(t, PlannerCommand, file, []string{"PENSTOCK_MAX_NUM_SEQS=7"}, "--planner-connector=process", "--engine=sim", "--sim-speedup=2", "--sim-prefill=1,2.5",
 		"--served-model-name=a", "--served-model-name=b c", "--http-addr=127.0.0.1:9", "--data-dir=/tmp", "--drain-timeout=90s", "--planner-interval=5s", "--ttft-target=1s")
 	if err != nil {
 		t.Fatal(err)
@@ -92,9 +132,12 @@ func TestWorkerArgs(t *testing.T) {
 		"worker", "--config=" + file, "--engine=sim", "--served-model-name=a", "--served-model-name=b c", "--sim-prefill=1,2.5", "--sim-speedup=2",
 		"--drain-timeout=1m30s", "--http-addr=", "--nats-listen=", "--worker-id=0",
 	}
-	args := l.WorkerArgs()
+	args := l.WorkerArgs("")
 	if !slices.Equal(args, want) {
 		t.Errorf("arguments %q\nwant      %q", args, want)
+	}
+	if args := l.WorkerArgs("nats://127.0.0.1:7"); !slices.Contains(args, "--nats=nats://127.0.0.1:7") || !slices.Contains(args, "--discovery=nats") {
+		t.Errorf("arguments in up %q", args)
 	}
 	fs := pflag.NewFlagSet("worker", pflag.ContinueOnError)
 	flags := AddFlags(fs, Worker)

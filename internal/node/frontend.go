@@ -94,6 +94,14 @@ func (p *process) newFrontend(r *router.Router, s *mediaResolver) (*frontend.Fro
 	if p.remoteEngines != nil {
 		engines = func() any { return p.remoteEngines.Statuses() }
 	}
+	mount := map[string]http.Handler{
+		"/v1/router/":     r.Handler(),
+		"/busy_threshold": r.Handler(),
+		"/v1/config":      configHandler(p.cfg),
+	}
+	if p.plans != nil {
+		mount["/v1/plan"] = p.plans
+	}
 	return frontend.New(frontend.Config{
 		MaxBodyBytes: p.cfg.HTTP.MaxBodyBytes, MaxInflight: p.cfg.HTTP.MaxInflight,
 		MigrationLimit: &p.cfg.Router.MigrationLimit, MigrationWait: (*time.Duration)(&p.cfg.Router.MigrationWait),
@@ -108,12 +116,7 @@ func (p *process) newFrontend(r *router.Router, s *mediaResolver) (*frontend.Fro
 		IgnoresCaches: !route.Mode(p.cfg.Router.Mode).UsesCaches(),
 	}, frontend.Deps{
 		Router: r, Plane: p.planes.RPC, Catalog: r.Catalog(), OpenTokenizer: p.openTokenizer,
-		Metrics: p.metrics, Log: p.log,
-		Mount: map[string]http.Handler{
-			"/v1/router/":     r.Handler(),
-			"/busy_threshold": r.Handler(),
-			"/v1/config":      configHandler(p.cfg),
-		},
+		Metrics: p.metrics, Log: p.log, Mount: mount,
 		OnDrain: r.EndWatches, Engines: engines, Media: s.resolver, Lender: s.lender,
 		Keys: p.endpoint.keys, AccessLog: p.accessLog(), Tracer: p.tracer,
 	})

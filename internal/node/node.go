@@ -32,6 +32,7 @@ type Ready struct {
 	NATS       string   `json:"nats,omitempty"` // URL, if others can connect
 	Keys       bool     `json:"keys,omitempty"` // whether requests must present a key
 	Access     Access   `json:"-"`
+	Planner    bool     `json:"planner,omitempty"` // whether it answers GET /v1/plan
 	// Engines are the remote engines. Model, Blocks and BlockSize then come from the first which serves,
 	// Workers the sum of all.
 	Engines []engines.Status `json:"engines,omitempty"`

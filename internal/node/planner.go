@@ -1,10 +1,10 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -35,6 +35,8 @@ type plannerRole struct {
 	ready   func(Started)
 	environ []string
 	planner *planner.FleetPlanner
+	// server answers for the fleet of this process; nil for the one at planner-server.
+	server http.Handler
 }
 
 func (r *plannerRole) buildServices() error {
@@ -65,36 +67,28 @@ func (r *plannerRole) plannerConfig() (planner.Config, error) {
 	if cacheTokens == 0 {
 		cacheTokens = defaultCacheTokens
 	}
-	if !r.cfg.IsSet("engine") { // the workers are not of this program, as far as is known
+	if r.cfg.Command == config.PlannerCommand && !r.cfg.IsSet("engine") { // the workers are not of this program, as far as is known
 		engine.TokenBudget = r.cfg.Engine.MaxBatchedTokens
 	}
 	for i := range roles {
 		roles[i].Models = []plan.EngineModel{sim.PlanModel{Timing: &engine.Timing, CacheTokens: cacheTokens}}
 		roles[i].MaxSequences, roles[i].TokenBudget, roles[i].CacheTokens = engine.MaxSeqs, engine.TokenBudget, cacheTokens
 	}
-	client, err := r.newClient()
-	if err != nil {
-		return planner.Config{}, err
-	}
+	ttft, itl := r.cfg.PlannerTargets()
 	cfg := planner.Config{
 		Plan: plan.Config{
 			Roles:   roles,
-			Targets: plan.Targets{TTFT: time.Duration(r.cfg.Router.TTFTTarget), ITL: time.Duration(r.cfg.Router.ITLTarget), Chance: s.Attainment},
+			Targets: plan.Targets{TTFT: ttft, ITL: itl, Chance: s.Attainment},
 			Budget:  s.Budget, Interval: time.Duration(s.Interval), StartUp: time.Duration(s.StartUp), StartTimeout: time.Duration(s.StartTimeout),
 			DownAfter: time.Duration(s.DownAfter),
-		},
-		Sources: planner.SourceConfig{
-			Server: strings.TrimRight(s.Server, "/"), Pages: s.Metrics, Client: client, Model: s.Model, Key: config.APIKey(r.environ),
 		},
 		Namespace: r.cfg.Fleet.Namespace, Log: obs.Component(r.log, "planner"), Metrics: r.metrics,
 	}
 	if s.Apply {
 		cfg.ConnectorName = s.Connector
 	}
-	if r.cfg.HTTP.APIKeyFile != "" {
-		if cfg.Sources.Key, err = keys.ReadSecret(r.cfg.HTTP.APIKeyFile); err != nil {
-			return cfg, config.AsSettingError(fmt.Errorf("api-key-file: %w", err))
-		}
+	if cfg.Sources, err = r.sourceConfig(); err != nil {
+		return cfg, err
 	}
 	cfg.Plan.EnsureDefaults()
 	if err := cfg.Plan.Validate(); err != nil {
@@ -102,6 +96,57 @@ func (r *plannerRole) plannerConfig() (planner.Config, error) {
 	}
 	return cfg, nil
 }
+
+// sourceConfig says where the planner reads.
+func (r *plannerRole) sourceConfig() (planner.SourceConfig, error) {
+	s := &r.cfg.Planner
+	if r.server != nil {
+		return planner.SourceConfig{Server: ownServer, Model: s.Model, Client: &http.Client{Transport: handlerTransport{r.server}}}, nil
+	}
+	cfg := planner.SourceConfig{Server: strings.TrimRight(s.Server, "/"), Pages: s.Metrics, Model: s.Model, Key: config.APIKey(r.environ)}
+	var err error
+	if cfg.Client, err = r.newClient(); err != nil {
+		return cfg, err
+	}
+	if r.cfg.HTTP.APIKeyFile != "" {
+		if cfg.Key, err = keys.ReadSecret(r.cfg.HTTP.APIKeyFile); err != nil {
+			return cfg, config.AsSettingError(fmt.Errorf("api-key-file: %w", err))
+		}
+	}
+	return cfg, nil
+}
+
+// ownServer stands for this process in the problems of its planner.
+const ownServer = "http://up"
+
+// handlerTransport answers requests with a handler of this process: they need no listener, certificate or key.
+type handlerTransport struct{ handler http.Handler }
+
+// RoundTrip implements http.RoundTripper.
+func (t handlerTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	w := &memoryResponse{header: http.Header{}, status: http.StatusOK}
+	t.handler.ServeHTTP(w, req)
+	return &http.Response{
+		StatusCode: w.status, Status: fmt.Sprintf("%d %s", w.status, http.StatusText(w.status)), Header: w.header, Body: io.NopCloser(&w.body), Request: req,
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+	}, nil
+}
+
+// memoryResponse is an http.ResponseWriter which keeps the response.
+type memoryResponse struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+// Header implements http.ResponseWriter.
+func (w *memoryResponse) Header() http.Header { return w.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (w *memoryResponse) WriteHeader(status int) { w.status = status }
+
+// Write implements http.ResponseWriter.
+func (w *memoryResponse) Write(p []byte) (int, error) { return w.body.Write(p) }
 
 // defaultCacheTokens is the cache of an unknown worker, in tokens, as core/plan has it.
 const defaultCacheTokens = 1 << 20
@@ -159,14 +204,16 @@ func (r *plannerRole) newProcessConnector() (planner.Connector, error) {
 		}
 	} else {
 		// Each planner has directories of its own: worker-1 of the last one may still be draining.
-		dir = filepath.Join(dir, fmt.Sprintf("workers-%d", time.Now().UnixMilli()))
 		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, err
+		}
+		if dir, err = os.MkdirTemp(dir, "workers-"); err != nil {
 			return nil, err
 		}
 	}
 	r.log.Info("the logs of workers are in a directory each", "dir", dir)
 	return planner.NewProcessConnector(planner.ProcessConfig{
-		Binary: binary, Args: r.cfg.WorkerArgs(), Dir: dir, DrainTimeout: time.Duration(r.cfg.Drain.Timeout), Log: obs.Component(r.log, "planner"),
+		Binary: binary, Args: r.cfg.WorkerArgs(r.planes.NATSURL()), Dir: dir, DrainTimeout: time.Duration(r.cfg.Drain.Timeout), Log: obs.Component(r.log, "planner"),
 	})
 }
 
@@ -209,8 +256,11 @@ func (r *plannerRole) servePlan(w http.ResponseWriter, req *http.Request) {
 		openai.WriteError(w, fault.New(fault.Unavailable, "there is no plan yet: the first one comes when an interval of %v is over", r.planner.PlanInterval()))
 		return
 	}
-	w.Header().Set("Content-Type", "application/json")
-	if err := json.NewEncoder(w).Encode(report); err != nil && !errors.Is(err, req.Context().Err()) {
-		r.log.Debug("a plan was not sent", "error", err)
+	text, err := json.Marshal(report)
+	if err != nil {
+		openai.WriteError(w, fmt.Errorf("the plan cannot be written as JSON: %w", err))
+		return
 	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(append(text, '\n')) // the client may have disconnected
 }

@@ -7,6 +7,8 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
+	"os"
 	"os/signal"
 	"sync"
 	"syscall"
@@ -53,6 +55,7 @@ type process struct {
 	pools         []*poolUse               // of KV blocks, one for each worker; nil without a pool
 	model         *engines.LocalModel      // nil unless engines run here
 	remoteEngines *engines.Supervisor      // nil unless this process follows remote engines
+	plans         http.Handler             // of GET /v1/plan, beside a frontend; nil without a planner
 	supervision   engines.SupervisorConfig // for tests: replaces defaults of the supervisor
 }
 
@@ -71,8 +74,9 @@ type role interface {
 // runRole runs a process with the role that newRole makes, until ctx ends. Then it lets running requests
 // finish, within the drain timeout, and returns nil.
 func runRole(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(*process) role) (err error) {
-	// Requests go on when the reader of the log is gone, as it is for the workers of a planner which was killed.
-	signal.Ignore(syscall.SIGPIPE)
+	// Requests go on when the reader of the log is gone, as it is for the workers of a planner which was killed. Programs which
+	// this process starts would inherit an ignored signal: a handler, here one which does nothing, they do not.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	p := &process{cfg: cfg, startedAt: time.Now(), metrics: obs.NewMetrics()}
 	if p.log, err = newLogger(cfg, stderr); err != nil {
 		return err

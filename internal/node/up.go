@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
+	"os"
 	"time"
 
 	"penstock/internal/node/engines"
@@ -26,10 +28,13 @@ type upRole struct {
 	frontendRole
 	ready   func(Ready)
 	workers []*worker.Worker // of local engines; set by buildServices
+	// planning is the planner of this fleet, nil without one. It begins when isReady is closed.
+	planning *plannerRole
+	isReady  chan struct{}
 }
 
 func newUpRole(p *process, ready func(Ready)) *upRole {
-	return &upRole{frontendRole: frontendRole{process: p}, ready: ready}
+	return &upRole{frontendRole: frontendRole{process: p}, ready: ready, isReady: make(chan struct{})}
 }
 
 func (u *upRole) buildServices() (err error) {
@@ -44,17 +49,31 @@ func (u *upRole) buildServices() (err error) {
 		return err
 	}
 	u.metrics.RegisterCollector(engines.NewCollector(u.remoteEngines))
-	return u.frontendRole.buildServices()
+	if u.cfg.Planner.Enabled {
+		u.planning = &plannerRole{process: u.process, environ: os.Environ()}
+		u.plans = http.HandlerFunc(u.planning.servePlan)
+	}
+	if err := u.frontendRole.buildServices(); err != nil || u.planning == nil {
+		return err
+	}
+	server := http.NewServeMux()
+	server.Handle("/metrics", u.metrics.Handler())
+	server.Handle("/v1/router/", u.router.Handler())
+	u.planning.server = server
+	return u.planning.buildServices()
 }
 
 // startServices starts the router first, because others report to it, then the workers, then the frontend, so
-// that they stop in the order in which requests pass through them.
+// that they stop in the order in which requests pass through them. The workers of the planner stop as the others do.
 func (u *upRole) startServices(ctx context.Context, stages *stages) {
 	stages.startStage(ctx, "router", u.router.Run)
 	if u.remoteEngines != nil {
 		stages.startStage(ctx, "engine", u.remoteEngines.Runners()...)
 	} else {
 		stages.startStage(ctx, "worker", workerRunners(u.workers)...)
+	}
+	if u.planning != nil {
+		stages.startStage(ctx, "planner", runAfter(u.isReady, u.planning.planner.Run))
 	}
 	u.startFrontend(ctx, stages)
 }
@@ -101,6 +120,8 @@ func (u *upRole) announceReady() {
 	if u.cfg.EngineKind() == config.EngineSim {
 		r.Simulation = u.cfg.DescribeSimulation()
 	}
+	r.Planner = u.planning != nil
+	close(u.isReady)
 	u.ready(r)
 }
 

@@ -269,7 +269,7 @@ func (p *process) workerConfig(id kv.WorkerID, epoch uint64, component string) w
 	if p.cfg.Command == config.Up && engines.Count(p.cfg) > quietReadyWorkers {
 		cfg.ReadyLevel = slog.LevelDebug
 	}
-	if p.cfg.Command != config.Up {
+	if !p.cfg.IsOneProcess() {
 		// Others learn of the deregistration over a network: until then their requests are sent elsewhere.
 		cfg.Linger = lingerTime
 	}

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -427,6 +428,49 @@ func TestTableFails(t *testing.T) {
 	})
 }
 
+// failingConnector cannot be told decisions while it fails.
+type failingConnector struct {
+	Connector
+	fails atomic.Bool
+}
+
+func (c *failingConnector) ApplyDecision(ctx context.Context, d *FleetDecision, leaving []FleetWorker) error {
+	if c.fails.Load() {
+		return errors.New("no answer")
+	}
+	return c.Connector.ApplyDecision(ctx, d, leaving)
+}
+
+// TestAcceptedDecision: a plan names the decision which its connector has, and none which could not be told.
+func TestAcceptedDecision(t *testing.T) {
+	f := &fakeFleet{rate: 1, startUp: time.Second}
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		process, err := NewProcessConnector(ProcessConfig{Launch: f.launch, Binary: "penstock", Dir: dir, DrainTimeout: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &failingConnector{Connector: process}
+		c.fails.Store(true)
+		p := newTestPlanner(t, Config{Sources: SourceConfig{Server: "http://fleet"}}, f, c)
+		stop := startPlanner(t, p)
+		pass(time.Minute + time.Second)
+		if r := p.LastReport(); r.DecisionID != 0 || len(r.Problems) != 1 {
+			t.Errorf("a connector which fails has decision %d; %q", r.DecisionID, r.Problems)
+		}
+		c.fails.Store(false)
+		pass(time.Minute)
+		accepted := p.LastReport().DecisionID
+		c.fails.Store(true)
+		f.change(func(f *fakeFleet) { f.rate = 60 })
+		pass(5 * time.Minute)
+		if r := p.LastReport(); accepted == 0 || r.DecisionID != accepted || orderOf(p) < 4 {
+			t.Errorf("after decision %d: %d, %+v", accepted, r.DecisionID, r.Roles)
+		}
+		stop()
+	})
+}
+
 // TestManyWorkersTooMany: a decision has its bound whatever the number of workers which are too many.
 func TestManyWorkersTooMany(t *testing.T) {
 	p := newTestPlanner(t, Config{Sources: SourceConfig{Server: "http://fleet"}}, &fakeFleet{}, nil)
@@ -476,6 +520,68 @@ func TestLongStreams(t *testing.T) {
 	})
 }
 
+// TestRegisteredBeforeItsLine: a process which the table has before the connector has read its line is not taken for one of
+// others: nothing drains, and nothing is started in its place.
+func TestRegisteredBeforeItsLine(t *testing.T) {
+	f := &fakeFleet{neverReady: true}
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		c, err := NewProcessConnector(ProcessConfig{Binary: "penstock", Dir: dir, Launch: f.launch})
+		if err != nil {
+			t.Fatal(err)
+		}
+		apply := func(order int, workers ...FleetWorker) {
+			t.Helper()
+			d := &FleetDecision{Roles: []RoleDecision{{Role: "aggregated", Workers: order}}}
+			if err := c.ApplyDecision(t.Context(), d, workers); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		apply(2)
+		apply(2, FleetWorker{ID: 1})
+		if calls := f.callsOf(""); !slices.Equal(calls, []string{"start 1", "start 2"}) {
+			t.Errorf("%v, and one of the two processes is in the table", calls)
+		}
+		apply(3, FleetWorker{ID: 9}) // of others, which is not known as long as processes start
+		if calls := f.callsOf(""); len(calls) != 2 {
+			t.Errorf("%v, and three workers exist", calls)
+		}
+		apply(0, FleetWorker{ID: 1}, FleetWorker{ID: 9})
+		if calls := f.callsOf("drain"); len(calls) != 2 {
+			t.Errorf("%v, and none is ordered", calls)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestOldDirectories: the directories of the last workers stay, and the ones before them go.
+func TestOldDirectories(t *testing.T) {
+	f := &fakeFleet{startUp: time.Second}
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		c, err := NewProcessConnector(ProcessConfig{Binary: "penstock", Dir: dir, Launch: f.launch})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, order := range []int{maxKeptDirs / 2, 0, maxKeptDirs, 0} {
+			if err := c.ApplyDecision(t.Context(), &FleetDecision{Roles: []RoleDecision{{Role: "aggregated", Workers: order}}}, nil); err != nil {
+				t.Fatal(err)
+			}
+			pass(time.Minute)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != maxKeptDirs || slices.ContainsFunc(left, func(e os.DirEntry) bool { return e.Name() == "worker-1" }) {
+		t.Errorf("%d directories are left: %v, %v", len(left), left, err)
+	}
+}
+
 // TestForeignWorkers: workers which others have started count, and are not touched.
 func TestForeignWorkers(t *testing.T) {
 	c, err := NewProcessConnector(ProcessConfig{Binary: "penstock", Dir: t.TempDir(), Launch: func(string, []string, string) (LaunchedProcess, error) {
@@ -498,6 +604,14 @@ func TestForeignWorkers(t *testing.T) {
 	}
 	if fleet, _ := c.DescribeFleet(t.Context(), []plan.WorkerRole{plan.Aggregated}); fleet[0].Refused != 1 {
 		t.Errorf("fleet %+v", fleet)
+	}
+	for range maxFailedStarts - 1 {
+		if err := c.ApplyDecision(t.Context(), d, workers); err == nil {
+			t.Error("a process was started")
+		}
+	}
+	if _, problems := c.DescribeFleet(t.Context(), []plan.WorkerRole{plan.Aggregated}); len(problems) != 1 || !strings.HasSuffix(problems[0], "no more processes") {
+		t.Errorf("problems %q", problems)
 	}
 	if err := c.Close(); err != nil {
 		t.Error(err)

@@ -9,12 +9,15 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
+	"time"
 )
 
 // workerLog is the file of a worker's log in its directory; earlierLog has what was before, when it is full.
 const (
 	workerLog  = "worker.log"
 	earlierLog = "worker.log.1"
+	// outputLinger is how long the log is read after the end of a worker, which a process of it may hold open.
+	outputLinger = time.Second
 	// maxLog is the size of a worker's log at which a new file begins, in bytes: two of them are kept.
 	maxLog = 16 << 20
 )
@@ -84,7 +87,8 @@ type launchedCommand struct {
 }
 
 // LaunchProcess starts a program, whose log is in dir. It is a LaunchFunc. On Linux the process gets SIGTERM when this one
-// is killed; signals of the terminal do not reach it.
+// is killed; on Unix signals of the terminal do not reach it. A process
+// which holds only its log open does not hold its end back.
 func LaunchProcess(binary string, args []string, dir string) (LaunchedProcess, error) {
 	log, err := openBoundedLog(filepath.Join(dir, workerLog))
 	if err != nil {
@@ -92,6 +96,7 @@ func LaunchProcess(binary string, args []string, dir string) (LaunchedProcess, e
 	}
 	p := &launchedCommand{cmd: exec.Command(binary, args...), log: log, ended: make(chan struct{})}
 	p.cmd.Stderr = log
+	p.cmd.WaitDelay = outputLinger
 	p.cmd.SysProcAttr = endWithParent()
 	if p.output, err = p.cmd.StdoutPipe(); err == nil {
 		err = p.startChild()

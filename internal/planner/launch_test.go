@@ -2,8 +2,10 @@ package planner
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
@@ -50,6 +52,24 @@ func TestLaunchProcess(t *testing.T) {
 	}
 	if log, err := os.ReadFile(filepath.Join(dir, workerLog)); err != nil || string(log) != "log of worker --role=decode\n" {
 		t.Errorf("log %q, %v", log, err)
+	}
+}
+
+// TestLogHeldOpen: the end of a process is found although another one, which it has left, holds its log open.
+func TestLogHeldOpen(t *testing.T) {
+	p, err := LaunchProcess("/bin/sh", []string{"-c", "sleep 1000 >/dev/null & echo $!"}, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := 0
+	if _, err := fmt.Fscan(p.Output(), &left); err != nil {
+		t.Error(err)
+	}
+	if err := p.Wait(); !errors.Is(err, exec.ErrWaitDelay) {
+		t.Errorf("error %v", err)
+	}
+	if err := syscall.Kill(left, syscall.SIGKILL); err != nil {
+		t.Error(err)
 	}
 }
 

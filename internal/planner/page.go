@@ -87,6 +87,7 @@ const (
 	gaugeWaiting     = "waiting"
 	gaugeRunning     = "running"
 	maxSeriesInPage  = 1 << 18
+	maxLinesInPage   = 1 << 19
 	ownTimesFamily   = "process_cpu_seconds_total"
 	ownMemoryFamily  = "go_memstats_alloc_bytes_total"
 	serverErrorClass = "5"
@@ -94,6 +95,9 @@ const (
 
 // parsePage reads a page in the Prometheus text format. It counts the series of a model, of all models if that is "".
 func parsePage(text []byte, modelName string) (*pageReading, error) {
+	if lines := bytes.Count(text, []byte{'\n'}); lines > maxLinesInPage { // a parsed line takes many times its bytes
+		return nil, fmt.Errorf("it has %d lines, at most %d are read", lines, maxLinesInPage)
+	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
 	if err != nil {
@@ -235,7 +239,11 @@ type pageCounts struct {
 // countInterval returns what was counted since the last reading, as if that were an interval ago.
 func (p *pageMeter) countInterval(r *pageReading, received time.Time, interval time.Duration) (c pageCounts) {
 	last, elapsed := p.last, received.Sub(p.received)
-	p.last, p.received = r, received
+	defer func() {
+		if !c.known || c.advance > 0 || r.sum != last.sum { // the same bytes tell nothing of the time since the reading before
+			p.last, p.received = r, received
+		}
+	}()
 	if last == nil || elapsed <= 0 {
 		c.problem = "they were read once, and counts need two readings"
 		return c

@@ -1,6 +1,9 @@
 package planner
 
 import (
+	"errors"
+	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -76,6 +79,58 @@ func TestFamilyComesBack(t *testing.T) {
 			t.Errorf("reading %d: %+v", i, c)
 		}
 		at = at.Add(time.Minute)
+	}
+}
+
+// TestGapIsNoInterval: what came while metrics were missing or frozen is spread over that time, also what waits since then.
+func TestGapIsNoInterval(t *testing.T) {
+	for _, gap := range []string{"no answer", "frozen", "no table"} {
+		s := newSources(SourceConfig{Server: "http://fleet"})
+		start, last := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), ""
+		for minute := range 9 {
+			n := 60 * minute // came, each of 100 tokens, and every third one waits
+			text := fmt.Sprintf(`penstock_frontend_inflight 1
+penstock_router_queue_requests %d
+# TYPE penstock_frontend_requests_total counter
+penstock_frontend_requests_total{status="200"} %d
+# TYPE penstock_frontend_prompt_tokens_total counter
+penstock_frontend_prompt_tokens_total %d
+# TYPE process_cpu_seconds_total counter
+process_cpu_seconds_total %d
+# TYPE penstock_frontend_time_to_first_token_seconds histogram
+penstock_frontend_time_to_first_token_seconds_bucket{le="+Inf"} %d
+penstock_frontend_time_to_first_token_seconds_sum %d
+penstock_frontend_time_to_first_token_seconds_count %d
+`, n/3, n*2/3, n*2/3*100, n, n*2/3, n, n*2/3)
+			at := start.Add(time.Duration(minute) * time.Minute)
+			r, body := reading{known: true}, fetched{data: []byte(text), at: at, received: at}
+			if inGap := minute >= 3 && minute < 6; inGap {
+				switch gap {
+				case "no answer":
+					body = fetched{err: errors.New(gap)}
+				case "frozen":
+					body.data = []byte(last)
+				case "no table":
+					r.known = false
+				}
+			} else {
+				last = text
+			}
+			s.measurePages([]fetched{body}, time.Minute, &r)
+			if minute == 2 || minute >= 6 {
+				if r.traffic == nil || math.Abs(r.traffic.Arrivals-60) > 1e-6 {
+					t.Errorf("%s, minute %d: %+v, %q, want 60 arrivals", gap, minute, r.traffic, r.problems)
+				}
+			}
+		}
+	}
+}
+
+// TestManyLines: a page whose parsed form would take much more memory than its bytes is refused before.
+func TestManyLines(t *testing.T) {
+	text := "penstock_frontend_inflight 1\n" + strings.Repeat("a 1\n", maxLinesInPage)
+	if _, err := parsePage([]byte(text), ""); err == nil || !strings.Contains(err.Error(), "lines") {
+		t.Errorf("error %v", err)
 	}
 }
 

@@ -77,6 +77,7 @@ type FleetPlanner struct {
 	throttle  *obs.Throttle
 	startedAt time.Time
 	decision  FleetDecision // the last one
+	accepted  uint64        // id of the last one which the connector has accepted
 	leaving   []FleetWorker // workers of the last table which could be read, in the order in which they should leave
 
 	mu struct {
@@ -92,7 +93,7 @@ type PlanReport struct {
 	Namespace string `json:"namespace"`
 	// Connector is the name of the connector, "none" in a dry run.
 	Connector string `json:"connector"`
-	// DecisionID is the id of the decision which the connector has, 0 if it has none.
+	// DecisionID is the id of the last decision which the connector has accepted, 0 if there is none.
 	DecisionID uint64 `json:"decision_id"`
 	// Interval is the time between two plans, in seconds.
 	Interval float64 `json:"interval_s"`
@@ -195,6 +196,9 @@ func (p *FleetPlanner) handleInterval(ctx context.Context) {
 	if p.cfg.Sources.Server == "" || r.known { // without the table, which of the workers serve is not known
 		fleet = mergeFleets(fleet, own)
 	}
+	if p.cfg.Sources.Server == "" && fleet == nil {
+		r.problems = append(r.problems, "without a server the connector alone knows the workers, and it does not know them yet: an agent says so first, in an acknowledgement with id 0")
+	}
 	now := time.Now()
 	out := p.machine.HandleInterval(kv.Mono(now.Sub(p.startedAt)), plan.Observation{Traffic: r.traffic, Fleet: fleet})
 	if r.known { // the workers of others do not end because a table cannot be read
@@ -209,9 +213,11 @@ func (p *FleetPlanner) handleInterval(ctx context.Context) {
 		if err := p.connector.ApplyDecision(ctx, &next, p.leaving); err != nil {
 			p.metrics.failures.Inc()
 			r.problems = append(r.problems, fmt.Sprintf("connector %s: %v", p.cfg.ConnectorName, err))
+		} else {
+			p.accepted = next.ID
 		}
-		report.DecisionID = next.ID
 	}
+	report.DecisionID = p.accepted
 	report.Problems = append([]string{}, r.problems...)
 	p.publishReport(ctx, report)
 }

@@ -47,6 +47,8 @@ const (
 	maxStartsAtOnce = 64
 	// maxGone bounds the ids of ended workers which are remembered, because tables list them for a while.
 	maxGone = 1024
+	// maxKeptDirs is the number of ended workers whose directories, with their logs, stay.
+	maxKeptDirs = 64
 	// maxReadyLine bounds the line with which a worker says that it is ready, in bytes.
 	maxReadyLine = 64 << 10
 )
@@ -82,12 +84,13 @@ type ProcessConnector struct {
 		sync.Mutex
 		children []*childWorker
 		gone     []kv.WorkerID
+		kept     []string                // directories of ended workers
 		order    map[plan.WorkerRole]int // the last one
 		failed   map[plan.WorkerRole]int // starts in a row which failed
 		failedAt map[plan.WorkerRole]time.Time
 		refused  map[plan.WorkerRole]int
-		foreign  map[plan.WorkerRole]int // workers of others which are too many
-		last     map[plan.WorkerRole]string
+		foreign  map[plan.WorkerRole]int    // workers of others which are too many
+		last     map[plan.WorkerRole]string // of the last failure: where its log is, or why it could not start
 	}
 }
 
@@ -141,17 +144,23 @@ func (c *ProcessConnector) ApplyDecision(_ context.Context, d *FleetDecision, le
 	return errors.Join(errs...)
 }
 
-// applyRoleLocked starts or drains workers of a role. The workers of others which exist are part of the order.
+// applyRoleLocked starts or drains workers of a role. The workers of others which exist are part of the order. A worker of
+// the table may be a process whose line was not read yet: none drains because it may be of others, and none starts in its
+// place because it may be own.
 func (c *ProcessConnector) applyRoleLocked(role plan.WorkerRole, order int, leaving []FleetWorker) error {
-	foreign := 0
+	unknown := 0
 	for _, w := range leaving {
 		if w.Role == role && !c.isOwnLocked(w.ID) {
-			foreign++
+			unknown++
 		}
 	}
 	own := c.listLocked(role, childStarting, childReady)
+	foreign := max(unknown-c.countNamelessLocked(role), 0)
 	c.mu.refused[role], c.mu.foreign[role] = 0, max(foreign-order, 0)
 	surplus := len(own) - max(order-foreign, 0)
+	if surplus < 0 {
+		surplus = min(len(own)-max(order-unknown, 0), 0)
+	}
 	if order < c.mu.order[role] || slices.ContainsFunc(own, func(w *childWorker) bool { return w.isSteady() && w.readyAt.After(c.mu.failedAt[role]) }) {
 		c.mu.failed[role] = 0
 	}
@@ -176,9 +185,10 @@ func (c *ProcessConnector) applyRoleLocked(role plan.WorkerRole, order int, leav
 			break
 		}
 		if err := c.startLocked(role); err != nil {
-			c.countFailureLocked(role)
+			err = fmt.Errorf("start a worker of role %s: %w", role, err)
+			c.countFailureLocked(role, err.Error())
 			c.mu.refused[role] = missing - n
-			return fmt.Errorf("start a worker of role %s: %w", role, err)
+			return err
 		}
 	}
 	return nil
@@ -216,10 +226,20 @@ func (c *ProcessConnector) chooseLeavingLocked(own []*childWorker, leaving []Fle
 	return out
 }
 
-// countFailureLocked records a start which failed.
-func (c *ProcessConnector) countFailureLocked(role plan.WorkerRole) {
+// countNamelessLocked counts the processes whose worker id is not known yet.
+func (c *ProcessConnector) countNamelessLocked(role plan.WorkerRole) (n int) {
+	for _, w := range c.listLocked(role, childStarting, childDraining) {
+		if w.id == 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// countFailureLocked records a start which failed, and where to look.
+func (c *ProcessConnector) countFailureLocked(role plan.WorkerRole, last string) {
 	c.mu.failed[role]++
-	c.mu.failedAt[role] = time.Now()
+	c.mu.failedAt[role], c.mu.last[role] = time.Now(), last
 }
 
 // isSteady reports whether a worker serves, and has done so for steadyAfter.
@@ -237,6 +257,7 @@ func (c *ProcessConnector) startLocked(role plan.WorkerRole) error {
 	args := append(slices.Clone(c.cfg.Args), "--role="+role.String(), "--data-dir="+filepath.Join(w.dir, "data"), "--json")
 	var err error
 	if w.process, err = c.cfg.Launch(c.cfg.Binary, args, w.dir); err != nil {
+		_ = os.RemoveAll(w.dir) // nothing has run there
 		return err
 	}
 	c.mu.children = append(c.mu.children, w)
@@ -260,7 +281,9 @@ func (c *ProcessConnector) followChild(w *childWorker) {
 			break
 		}
 	}
-	c.markEnded(w, w.process.Wait())
+	if old := c.markEnded(w, w.process.Wait()); old != "" {
+		_ = os.RemoveAll(old) // what cannot be removed stays
+	}
 }
 
 func (c *ProcessConnector) markReady(w *childWorker, id kv.WorkerID) {
@@ -273,9 +296,13 @@ func (c *ProcessConnector) markReady(w *childWorker, id kv.WorkerID) {
 	}
 }
 
-func (c *ProcessConnector) markEnded(w *childWorker, cause error) {
+// markEnded records the end of a worker. It returns the directory of an earlier one which need not stay, "" if there is none.
+func (c *ProcessConnector) markEnded(w *childWorker, cause error) (old string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.mu.kept = append(c.mu.kept, w.dir); len(c.mu.kept) > maxKeptDirs {
+		old, c.mu.kept = c.mu.kept[0], c.mu.kept[1:]
+	}
 	asked := w.state == childDraining
 	if w.killTime != nil {
 		w.killTime.Stop()
@@ -287,15 +314,15 @@ func (c *ProcessConnector) markEnded(w *childWorker, cause error) {
 	}
 	if asked {
 		c.cfg.Log.Info("worker drained", "worker", w.number, "worker_id", uint64(w.id))
-		return
+		return old
 	}
 	if w.id == 0 || time.Since(w.readyAt) < steadyAfter {
-		c.countFailureLocked(w.role)
+		c.countFailureLocked(w.role, "see the log in "+w.dir)
 	} else {
 		c.mu.failed[w.role] = 0
 	}
-	c.mu.last[w.role] = w.dir
 	c.cfg.Log.Warn("a worker ended by itself", "worker", w.number, "role", w.role.String(), "cause", cause, "log", w.dir)
+	return old
 }
 
 // drainLocked asks a worker to finish its requests and end.
@@ -329,7 +356,7 @@ func (c *ProcessConnector) DescribeFleet(_ context.Context, roles []plan.WorkerR
 			Refused:  c.mu.refused[role],
 		})
 		if n := c.mu.failed[role]; n >= maxFailedStarts {
-			problems = append(problems, fmt.Sprintf("connector process: %d workers of role %s ended before they had served for %v: no more are started; see the log in %s", n, role, steadyAfter, c.mu.last[role]))
+			problems = append(problems, fmt.Sprintf("connector process: %d workers of role %s in a row did not start, or ended before they had served for %v: no more are started for %v; %s", n, role, steadyAfter, startAgainAfter, c.mu.last[role]))
 		}
 		if n := c.mu.foreign[role]; n > 0 {
 			problems = append(problems, fmt.Sprintf("connector process: %d workers of role %s are more than ordered, and this planner has not started them: stop them yourself", n, role))

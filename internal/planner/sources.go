@@ -35,6 +35,8 @@ type sources struct {
 	meters []pageMeter
 	meter  plan.Meter
 	at     kv.Mono // what the clocks of all pages advanced, at least
+	// measuredAt is when the pages were read for the last traffic which was not frozen.
+	measuredAt time.Time
 }
 
 func newSources(cfg SourceConfig) *sources {
@@ -117,6 +119,13 @@ func (s *sources) measurePages(bodies []fetched, interval time.Duration, r *read
 	countLoad(&sum, r.workers)
 	s.at = s.at.Add(least)
 	sum.At = s.at
+	now := slices.MaxFunc(bodies, func(a, b fetched) int { return a.received.Compare(b.received) }).received
+	if !s.measuredAt.IsZero() {
+		sum.Intervals = now.Sub(s.measuredAt).Seconds() / interval.Seconds()
+	}
+	if least > 0 {
+		s.measuredAt = now
+	}
 	var reason string
 	if r.traffic, reason = s.meter.MeasureTraffic(&sum); reason != "" {
 		r.problems = append(r.problems, reason)

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -114,6 +115,71 @@ func testStore(ctx context.Context, t *testing.T, store DecisionStore, acknowled
 	}
 }
 
+// lossyStore is a store whose writes succeed, and of which the first ones seem to fail.
+type lossyStore struct {
+	DecisionStore
+	losses int
+}
+
+func (s *lossyStore) WriteDecision(ctx context.Context, data []byte) error {
+	err := s.DecisionStore.WriteDecision(ctx, data)
+	if s.losses--; s.losses >= 0 {
+		err = errors.Join(err, errors.New("no answer"))
+	}
+	return err
+}
+
+// TestLostWrite: a planner whose decision was written, and which was not told so, is no other planner.
+func TestLostWrite(t *testing.T) {
+	directory, err := NewDirectoryStore(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := &lossyStore{DecisionStore: directory}
+	c := NewVirtualConnector(store, time.Hour)
+	for i, lost := range []bool{true, false, true, true, false} {
+		store.losses = 0
+		if lost {
+			store.losses = 1
+		}
+		d := exampleDecision()
+		d.ID += uint64(i)
+		if err := c.ApplyDecision(t.Context(), &d, nil); (err != nil) != lost || err != nil && strings.Contains(err.Error(), "another planner") {
+			t.Errorf("decision %d, whose answer is lost: %v: %v", i, lost, err)
+		}
+	}
+	// Another planner is found, also when nothing was written for certain.
+	store.losses = 1
+	first, d := NewVirtualConnector(store, time.Hour), exampleDecision()
+	if err := first.ApplyDecision(t.Context(), &d, nil); err == nil {
+		t.Error("the answer was not lost")
+	}
+	next := exampleDecision()
+	if err := NewVirtualConnector(store, time.Hour).ApplyDecision(t.Context(), &next, nil); err != nil {
+		t.Error(err)
+	}
+	if err := first.ApplyDecision(t.Context(), &d, nil); err == nil || !strings.Contains(err.Error(), "another planner") {
+		t.Errorf("after decision %d of another planner: %v", next.ID, err)
+	}
+}
+
+// TestRefusedBefore: what an agent could not have for an earlier planner is not refused to this one.
+func TestRefusedBefore(t *testing.T) {
+	dir := t.TempDir()
+	store, err := NewDirectoryStore(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, _ := json.Marshal(Ack{Version: 1, ID: exampleDecision().ID, Roles: []AckRole{{Role: "aggregated", Ready: 1, Starting: 1, Refused: 1}}})
+	if err := os.WriteFile(filepath.Join(dir, ackFile), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := NewVirtualConnector(store, time.Hour)
+	if fleet, _ := c.DescribeFleet(t.Context(), []plan.WorkerRole{plan.Aggregated}); len(fleet) != 1 || fleet[0] != (plan.RoleFleet{Ready: 1, Starting: 1}) {
+		t.Errorf("fleet %+v", fleet)
+	}
+}
+
 // TestNeverAcknowledged: decisions which no agent acknowledges are reported, also if each interval has another one.
 func TestNeverAcknowledged(t *testing.T) {
 	store, err := NewDirectoryStore(t.TempDir())
@@ -193,8 +259,8 @@ func TestAgentAloneKnowsWorkers(t *testing.T) {
 		p := newTestPlanner(t, Config{Sources: SourceConfig{Pages: []string{"http://fleet/metrics"}}}, f, NewVirtualConnector(store, time.Minute))
 		stop := startPlanner(t, p)
 		pass(time.Minute + time.Second)
-		if r := p.LastReport(); len(r.Roles) > 0 || r.Hold != "the workers are not known" {
-			t.Errorf("without an acknowledgement: %+v, %q", r.Roles, r.Hold)
+		if r := p.LastReport(); len(r.Roles) > 0 || r.Hold != "the workers are not known" || !strings.Contains(strings.Join(r.Problems, "\n"), "in an acknowledgement with id 0") {
+			t.Errorf("without an acknowledgement: %+v, %q, %q", r.Roles, r.Hold, r.Problems)
 		}
 		text, _ := json.Marshal(Ack{Version: 1, Roles: []AckRole{{Role: "aggregated", Ready: 1}}})
 		if err := os.WriteFile(filepath.Join(dir, ackFile), text, 0o600); err != nil {
@@ -289,11 +355,18 @@ func TestWebhook(t *testing.T) {
 			t.Errorf("status %d: %q, want %q", tt.status, problem, tt.wants)
 		}
 	}
-	if posted != 6 {
-		t.Errorf("%d calls, want 6", posted)
+	status, answer = http.StatusOK, `{"version":1,"id":1796072421382,"roles":[{"role":"aggregated","refused":3}]}`
+	if problem := apply(); problem != "" {
+		t.Error(problem)
+	}
+	if posted != 7 {
+		t.Errorf("%d calls, want 7", posted)
 	}
 	server.Close()
 	if problem := apply(); problem == "" || strings.Contains(problem, "hidden") {
 		t.Errorf("without a server: %q", problem)
+	}
+	if fleet, problems := c.DescribeFleet(t.Context(), roles); fleet != nil || problems != nil {
+		t.Errorf("an answer to an earlier decision tells what exists: %+v, %q", fleet, problems)
 	}
 }

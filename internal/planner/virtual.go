@@ -34,6 +34,7 @@ type VirtualConnector struct {
 	opened   bool
 	base     uint64 // added to ids, so that they ascend from the ones which the store has
 	written  FleetDecision
+	tried    uint64    // the largest id which it has tried to write: the store may have it although the write failed
 	acked    uint64    // the last acknowledged id
 	since    time.Time // since when a decision waits for an acknowledgement
 }
@@ -62,6 +63,7 @@ func (c *VirtualConnector) ApplyDecision(ctx context.Context, d *FleetDecision, 
 	if err != nil {
 		return err
 	}
+	c.tried = max(c.tried, next.ID)
 	if err := c.store.WriteDecision(ctx, data); err != nil {
 		return fmt.Errorf("write the decision: %w", err)
 	}
@@ -92,7 +94,7 @@ func (c *VirtualConnector) openStore(ctx context.Context, first uint64) error {
 
 // checkOwner finds out whether a planner which was started later writes into the store: an agent would follow each in turn.
 func (c *VirtualConnector) checkOwner(ctx context.Context) error {
-	if c.written.ID == 0 {
+	if c.tried == 0 {
 		return nil
 	}
 	data, err := c.store.ReadDecision(ctx)
@@ -100,7 +102,7 @@ func (c *VirtualConnector) checkOwner(ctx context.Context) error {
 		return fmt.Errorf("read the last decision: %w", err)
 	}
 	var last FleetDecision
-	if json.Unmarshal(data, &last) == nil && last.ID > c.written.ID && last.ID < maxDecisionID {
+	if json.Unmarshal(data, &last) == nil && last.ID > c.tried && last.ID < maxDecisionID {
 		return fmt.Errorf("another planner of this namespace has written decision %d, and this one writes no more: stop one of them, and start the other one again", last.ID)
 	}
 	return nil
@@ -124,7 +126,11 @@ func (c *VirtualConnector) DescribeFleet(ctx context.Context, roles []plan.Worke
 		if ack, err = parseAck(data); err != nil {
 			return nil, []string{fmt.Sprintf("connector virtual: the acknowledgement is not valid: %v", err)}
 		}
-		fleet = ack.fleetOf(roles, c.written.ID)
+		asked := c.written.ID
+		if asked == 0 { // what it could not have was ordered by an earlier planner
+			asked = maxDecisionID
+		}
+		fleet = ack.fleetOf(roles, asked)
 	}
 	if ack.ID > c.acked {
 		c.acked, c.since = ack.ID, time.Now()

@@ -37,7 +37,7 @@ const webhookTimeout = 10 * time.Second
 type WebhookConnector struct {
 	cfg    WebhookConfig
 	client *http.Client
-	ack    *Ack // the last one, nil if there is none
+	ack    *Ack // the answer to the last decision, nil if there is none
 	posted uint64
 }
 
@@ -66,6 +66,7 @@ func (c *WebhookConnector) ApplyDecision(ctx context.Context, d *FleetDecision, 
 		mac.Write(body)
 		req.Header.Set(signatureHeader, "sha256="+hex.EncodeToString(mac.Sum(nil)))
 	}
+	c.ack, c.posted = nil, d.ID // an earlier answer does not tell what exists now
 	resp, err := c.client.Do(req)
 	if err != nil {
 		return fmt.Errorf("no answer: %w", errors.Unwrap(err)) // without the URL, which may have a secret
@@ -78,7 +79,6 @@ func (c *WebhookConnector) ApplyDecision(ctx context.Context, d *FleetDecision, 
 	if err != nil {
 		return fmt.Errorf("its answer cannot be read: %w", err)
 	}
-	c.ack, c.posted = nil, d.ID
 	if len(bytes.TrimSpace(answer)) == 0 {
 		return nil
 	}

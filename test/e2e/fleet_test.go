@@ -37,6 +37,10 @@ func roleOf(command config.Command) starter {
 		return node.RunWorker
 	case config.PlannerCommand:
 		return node.RunPlanner
+	case config.Up:
+		return func(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(node.Started)) error {
+			return node.RunUp(ctx, cfg, stderr, func(r node.Ready) { ready(node.Started{URL: r.URL}) })
+		}
 	}
 	return node.RunRouter
 }

@@ -16,11 +16,10 @@ import (
 	"penstock/internal/config"
 )
 
-// plannedFleet is a frontend, and a planner whose connector starts workers as processes.
+// plannedFleet is a frontend, and a planner whose connector starts workers as processes. In up they are one process.
 type plannedFleet struct {
 	*process // the frontend
 	planner  *exec.Cmd
-	url      string // of the planner
 	dir      string // named in the command line of every worker
 }
 
@@ -34,10 +33,16 @@ var plannedSettings = []string{
 func startPlanned(t *testing.T, workers string, least int) *plannedFleet {
 	t.Helper()
 	f := &plannedFleet{process: launch(t, config.Frontend, "nats-listen=127.0.0.1:0"), dir: t.TempDir()}
-	args := append([]string{
-		"planner", "--nats=" + f.started.NATS, "--planner-server=" + f.process.url, "--http-addr=127.0.0.1:0",
-		"--data-dir=" + f.dir, "--planner-workers=aggregated=" + workers,
-	}, plannedSettings...)
+	f.startPlanner("planner", "--nats="+f.started.NATS, "--planner-server="+f.url, "--planner-workers=aggregated="+workers)
+	f.serves("planned", least)
+	return f
+}
+
+// startPlanner starts the process of the planner, and returns its URL when it is ready.
+func (f *plannedFleet) startPlanner(args ...string) (url string) {
+	t := f.t
+	t.Helper()
+	args = append(append(args, "--http-addr=127.0.0.1:0", "--data-dir="+f.dir), plannedSettings...)
 	f.planner = exec.Command(os.Args[0], args...)
 	f.planner.Env = append(os.Environ(), roleProcessEnv+"=1")
 	f.planner.Stderr = f.log
@@ -59,9 +64,7 @@ func startPlanned(t *testing.T, workers string, least int) *plannedFleet {
 	if err := json.NewDecoder(out).Decode(&started); err != nil {
 		t.Fatalf("planner: %v\n%s", err, f.log)
 	}
-	f.url = started.URL
-	f.serves("planned", least)
-	return f
+	return started.URL
 }
 
 // workerProcesses returns the processes whose command line names the directory of the planner, without the planner.
@@ -116,12 +119,36 @@ func (f *plannedFleet) readyWorkers() (n int) {
 // meanwhile, some of them long. SIGTERM of the planner leaves no worker.
 func TestPlannerScales(t *testing.T) {
 	t.Parallel()
-	f := startPlanned(t, "1..3", 1)
+	startPlanned(t, "1..3", 1).followLoad(3)
+}
+
+// TestUpScales: up with a planner does the same: its own worker stays, and processes come and go beside it. It serves the plan.
+func TestUpScales(t *testing.T) {
+	t.Parallel()
+	f := &plannedFleet{process: &process{server: server{t: t, log: &logBuffer{}, client: &http.Client{}}}, dir: t.TempDir()}
+	t.Cleanup(f.client.CloseIdleConnections)
+	f.url = f.startPlanner("up", "--workers=1", "--planner", "--planner-workers=aggregated=0..3")
+	f.serves("planned", 1)
+	f.eventually("a plan", func() bool {
+		resp, data := f.do(http.MethodGet, "/v1/plan", nil)
+		var plan struct {
+			Connector string
+			Roles     []struct{ Actual, Order int }
+		}
+		return resp.StatusCode == http.StatusOK && json.Unmarshal(data, &plan) == nil && plan.Connector == config.ConnectorProcess &&
+			len(plan.Roles) == 1 && plan.Roles[0].Actual == 1 && plan.Roles[0].Order == 1
+	})
+	f.followLoad(2)
+}
+
+// followLoad has a step of the load answered by three workers, of which so many are processes, and fewer when it is over.
+func (f *plannedFleet) followLoad(processes int) {
+	t := f.t
 	stopLong := f.load(1, 150, math.MaxInt)
 	stopShort := f.load(12, 50, math.MaxInt)
 	f.eventually("three workers for the load", func() bool { return t.Failed() || f.readyWorkers() == 3 })
 	stopShort()
-	f.eventually("fewer workers after the load", func() bool { return t.Failed() || len(f.workerProcesses()) < 3 })
+	f.eventually("fewer workers after the load", func() bool { return t.Failed() || len(f.workerProcesses()) < processes })
 	stopLong()
 	if err := f.planner.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ const (
 //
 //	state     event                                     next
 //	starting  the process is started                    running
+//	starting  the process cannot be started             as for the end of a running one which did not serve
 //	starting  a stop is requested                       ended
 //	running   a stop is requested                       stopping: SIGTERM
 //	running   serveTimeout without serving (1)          stopping: SIGTERM
@@ -138,6 +139,14 @@ func (l *lifecycle) recordEnd(code int) {
 		return
 	}
 	l.state, l.pause = statePausing, l.pauses.Next()
+}
+
+// recordStartFailure records that the process could not be started. The lack of memory or of processes may pass.
+func (l *lifecycle) recordStartFailure() {
+	l.served, l.isStalled = 0, false
+	if !l.stopRequested {
+		l.recordEnd(0)
+	}
 }
 
 // recordPauseEnd records that the pause is over.

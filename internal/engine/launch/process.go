@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -125,24 +126,31 @@ func (p *EngineProcess) advance(event func(*lifecycle)) lifecycle {
 func (p *EngineProcess) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		code, err := p.runOnce(ctx)
-		if err != nil {
-			return err
-		}
 		life := p.advance(func(l *lifecycle) {
 			if ctx.Err() != nil {
 				l.requestStop(time.Now()) // the process may have ended first
 			}
-			l.recordEnd(code)
+			if err != nil {
+				l.recordStartFailure()
+			} else {
+				l.recordEnd(code)
+			}
 		})
 		switch {
+		case err != nil && life.state == stateEnded:
+			return err
+		case err != nil:
+			p.cfg.Log.Error("the engine cannot be started again yet", "error", err, "restart", life.restarts.count, "limit", life.restarts.limit,
+				"wait", life.pause.Round(time.Millisecond).String())
 		case life.stopRequested:
 			p.cfg.Log.Info("the engine has ended", "exit_code", code)
 			return nil
 		case life.state == stateEnded:
 			return p.explainEnd(code, &life)
+		default:
+			p.cfg.Log.Error("the engine ended and is started again", "exit_code", code, "restart", life.restarts.count, "limit", life.restarts.limit,
+				"wait", life.pause.Round(time.Millisecond).String())
 		}
-		p.cfg.Log.Error("the engine ended and is started again", "exit_code", code, "restart", life.restarts.count, "limit", life.restarts.limit,
-			"wait", life.pause.Round(time.Millisecond).String())
 		if backoff.SleepContext(ctx, life.pause) == nil {
 			p.advance((*lifecycle).recordPauseEnd)
 		}
@@ -280,9 +288,12 @@ func (p *EngineProcess) readOutput(out io.Reader) {
 
 // emptyDir removes what an earlier process left in Dir.
 func (p *EngineProcess) emptyDir() error {
-	old, err := filepath.Glob(filepath.Join(p.cfg.Dir, "*"))
-	for _, path := range old {
-		err = errors.Join(err, os.RemoveAll(path))
+	old, err := os.ReadDir(p.cfg.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, entry := range old {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(p.cfg.Dir, entry.Name())))
 	}
 	return err
 }

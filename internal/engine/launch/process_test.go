@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -104,6 +105,59 @@ func TestProcessRestarts(t *testing.T) {
 	once := []string{"one", long[:maxLine], "x", "last"}
 	if want := slices.Concat(once, once); !slices.Equal(lines, want) {
 		t.Errorf("%d lines: %.200q", len(lines), lines)
+	}
+}
+
+// TestProcessCannotStart: an engine which has served, and which cannot be started again, is tried again within the limit; one
+// which has never served is not.
+func TestProcessCannotStart(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "engine")
+	write := func(text string) {
+		if err := os.WriteFile(program, []byte("#!/bin/sh\n"+text+"\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := newShell(t, "", ProcessConfig{Restarts: 3})
+	s.cfg.Args = []string{program}
+	write("rm $0; echo one")
+	s.startServed(t)
+	s.awaitMessage(t, "the engine cannot be started again yet")
+	write("echo two; exec sleep 1000")
+	for _, want := range []string{"one", "two"} {
+		if line := receive(t, s.lines); line != want {
+			t.Errorf("it says %q, want %q", line, want)
+		}
+	}
+	s.cancel()
+	if err := receive(t, s.result); err != nil {
+		t.Error(err)
+	}
+	if err := os.Remove(program); err != nil {
+		t.Fatal(err)
+	}
+	fresh := newShell(t, "", ProcessConfig{Restarts: 3})
+	fresh.cfg.Args = []string{program}
+	if err := receive(t, fresh.start(t).result); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestDirIsEmptied: what an earlier process left is removed, whatever the name of the directory.
+func TestDirIsEmptied(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "[a]*?")
+	if err := os.MkdirAll(filepath.Join(dir, ".left", "over"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	p := NewProcess(ProcessConfig{Dir: dir})
+	if err := p.emptyDir(); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("%v is left, %v", left, err)
+	}
+	p.cfg.Dir = filepath.Join(dir, "none")
+	if err := p.emptyDir(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 func (p *Set) openBulk(cfg *config.Loaded, base xfer.TCPConfig, log *slog.Logger) error {
 	p.transfers = newTransferMetrics()
 	base.Observer, base.Log = p.transfers, log
-	if cfg.Command == config.Up {
+	if cfg.IsOneProcess() {
 		p.transfers.transports = []xfer.Transport{xfer.Mem}
 		mem, err := xfer.NewMemPlane(base.Config)
 		if err == nil {

@@ -119,7 +119,11 @@ func (p *Set) startEmbeddedNATS(cfg *config.Loaded, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	p.Server, err = natsd.Start(natsd.Config{DataDir: cfg.DataDir, Listen: cfg.NATS.Listen, Token: token, TLS: secure, Log: obs.Component(log, "nats")})
+	listen := cfg.NATS.Listen
+	if listen == "" && cfg.Command == config.Up && !cfg.IsOneProcess() {
+		listen = "127.0.0.1:0" // for the processes on this machine which it starts
+	}
+	p.Server, err = natsd.Start(natsd.Config{DataDir: cfg.DataDir, Listen: listen, Token: token, TLS: secure, Log: obs.Component(log, "nats")})
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 // OpenRPC opens the request planes: the one on which this process serves, and all by which it may have to
 // call others.
 func (p *Set) OpenRPC(cfg *config.Loaded, log *slog.Logger) error {
-	if cfg.Command == config.Up {
+	if cfg.IsOneProcess() {
 		p.RPC = rpc.NewMemPlane() // all roles are in this process
 		return p.openBulk(cfg, xfer.TCPConfig{}, log)
 	}
