@@ -95,13 +95,15 @@ func (f *replayFlags) setPlannerDefaults(fs *pflag.FlagSet) error {
 
 // plannerResult is what replay --planner --json prints.
 type plannerResult struct {
-	Command  string                  `json:"command"`
-	Version  string                  `json:"version"`
-	Settings []replay.Setting        `json:"settings"`
-	Policy   string                  `json:"policy"`
-	Requests int                     `json:"requests"`
-	Targets  plannerTargets          `json:"targets"`
-	Rows     []simcluster.PlannerRow `json:"rows"`
+	Command  string           `json:"command"`
+	Version  string           `json:"version"`
+	Settings []replay.Setting `json:"settings"`
+	Policy   string           `json:"policy"`
+	Requests int              `json:"requests"`
+	Targets  plannerTargets   `json:"targets"`
+	// Initial is the number of workers with which each planner begins: the size which the first interval needs.
+	Initial int                     `json:"initial_workers"`
+	Rows    []simcluster.PlannerRow `json:"rows"`
 }
 
 // plannerTargets are the targets of a comparison, in ms.
@@ -131,8 +133,8 @@ func (f *replayFlags) comparePlanners(cmd *cobra.Command, all *scenarios, work *
 	defer progress.finish()
 	out := &plannerResult{
 		Command: "replay --planner", Version: version, Settings: collectReplaySettings(cmd.Flags()), Policy: f.policies[0], Requests: requests,
-		Targets: plannerTargets{run.measure.SLO.TTFT, run.measure.SLO.ITL},
-		Rows:    make([]simcluster.PlannerRow, len(f.planner.modes)),
+		Targets: plannerTargets{run.measure.SLO.TTFT, run.measure.SLO.ITL}, Initial: comparison.InitialWorkers(),
+		Rows: make([]simcluster.PlannerRow, len(f.planner.modes)),
 	}
 	var jobs []func(context.Context) error
 	for i, mode := range f.planner.modes {

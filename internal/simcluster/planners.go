@@ -91,6 +91,9 @@ func (p *PlannerComparison) Prepare(ctx context.Context) error {
 	return nil
 }
 
+// InitialWorkers returns the size with which every run begins. Call Prepare first.
+func (p *PlannerComparison) InitialWorkers() int { return p.initial }
+
 func toTime(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
 
 // readArrivals counts the requests of each interval. What requests are like at first is the mean of the first interval.
