@@ -21,8 +21,8 @@ type Forecast struct {
 	Error float64 `json:"error"`
 	// Errors has the errors of all methods, in a fixed order; -1 for a method without forecasts.
 	Errors []MethodError `json:"errors,omitempty"`
-	// Surprise says that the last interval had far more requests than the method makes likely, or the last two far fewer
-	// than a mean, so that they are the forecast.
+	// Surprise says that the latest requests came far faster than the method makes likely, or that the last two intervals
+	// had far fewer than a mean, so that they are the forecast.
 	Surprise bool `json:"surprise,omitempty"`
 }
 
@@ -308,9 +308,6 @@ func (f *forecaster) forecastAhead(deviations float64) (expected, raised float64
 		excess = float64(deviations * sqrt(max(float64(s.deviation()*s.deviation())-s.shortActual/s.shortRows, 0)))
 	}
 	raised = expected + excess
-	if last := f.recentMean(1); last > raised+float64(surprisingDeviations*sqrt(max(raised, 1))) {
-		return last, last, true
-	}
 	// The mean of two intervals has half the variance of one.
 	if last := f.recentMean(lastIntervals); last < expected-float64(surprisingDeviations*sqrt(max(expected, 1)/2)) && f.isLevel() {
 		return last, last + excess, true

@@ -80,18 +80,6 @@ func TestErrorsBeyondChance(t *testing.T) {
 	}
 }
 
-// TestSurprise: an interval which the method makes impossible is the forecast at once.
-func TestSurprise(t *testing.T) {
-	f := newForecaster(3, 10) // of which there is no wave
-	for _, y := range drawArrivals(200, func(int) float64 { return 30 }) {
-		f.addArrivals(y)
-	}
-	f.addArrivals(300)
-	if got := f.describeForecast(1, 1); !got.Surprise || got.Raised != 300 {
-		t.Errorf("after ten times the traffic: %+v", got)
-	}
-}
-
 // TestFall: a mean which still has a spike in it is no forecast of two intervals which are far below it.
 func TestFall(t *testing.T) {
 	f := newForecaster(3, 0)

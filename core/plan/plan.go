@@ -7,7 +7,8 @@
 //
 // A plan comes about in four steps:
 //
-//  1. A forecast of the arrivals while ordered workers start, by the method with the least error so far (forecast.go).
+//  1. A forecast of the arrivals while ordered workers start, by the method with the least error so far (forecast.go), or
+//     the rate of a burst (burst.go), which [Planner.HandleSample] also finds between two intervals.
 //  2. Sizes: the least number of workers which keeps the targets at a chance, by a model of the engine ([EngineModel])
 //     and a queueing model (size.go, queue.go).
 //  3. Limits: floors, ceilings, the budget of accelerators, and machines which could not be had (budget.go).

@@ -58,6 +58,7 @@ func anyConfig(t *rapid.T) Config {
 //   - the accelerators of all workers, also starting and draining ones, never exceed the budget,
 //   - orders are between floor and ceiling, as soon as accelerators are free for the floor,
 //   - without metrics no order changes, except for the floor and for withdrawn orders,
+//   - samples between intervals lower no order,
 //   - equal calls give equal plans.
 func TestOrdersKeepLimits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -82,7 +83,46 @@ func TestOrdersKeepLimits(t *testing.T) {
 			orders []int
 		}
 		var sent []sentOrder
+		// send gives the connector the orders. It begins within the settling time; a step may be carried out in any order of
+		// the roles.
+		send := func(at kv.Mono, orders []int) {
+			lag := rapid.SampledFrom([]time.Duration{0, 0, p.cfg.Interval, 3 * p.cfg.Interval / 2}).Draw(t, "lag")
+			due := at.Add(lag)
+			if n := len(sent); n > 0 {
+				due = max(due, sent[n-1].due)
+			}
+			if sent = append(sent, sentOrder{due, orders}); due == at {
+				for _, role := range rapid.Permutation(indexes(len(orders))).Draw(t, "first role") {
+					for _, s := range sent {
+						c.obey(at, role, s.orders[role])
+					}
+				}
+				sent = nil
+			}
+			if p.cfg.Budget > 0 && c.most > p.cfg.Budget {
+				t.Fatalf("%d accelerators were used, and the budget is %d", c.most, p.cfg.Budget)
+			}
+		}
 		for range rapid.IntRange(5, 60).Draw(t, "intervals") {
+			for i := range rapid.IntRange(0, 3).Draw(t, "samples") {
+				at := now.Add(time.Duration(7*(i+1)) * time.Second)
+				s := Sample{Arrivals: float64(rapid.SampledFrom([]int{-1, 0, 5, 400, 2000}).Draw(t, "sampled arrivals"))}
+				s.Queued[c.roles[0].Role] = rapid.Float64Range(0, 100).Draw(t, "sampled queue")
+				before := p.currentOrders()
+				plan, raised := p.HandleSample(at, s)
+				if again, alike := twin.HandleSample(at, s); alike != raised || !reflect.DeepEqual(plan, again) {
+					t.Fatalf("equal samples: %+v and %+v", plan, again)
+				}
+				for i, n := range p.currentOrders() {
+					if n < before[i] || n > before[i] && !raised {
+						t.Fatalf("%v: a sample has the order %d follow %d: %+v", c.roles[i].Role, n, before[i], plan)
+					}
+				}
+				if raised {
+					checkPlan(t, p, &plan)
+					send(at, p.currentOrders())
+				}
+			}
 			now = now.Add(p.cfg.Interval)
 			c.drain = rapid.SampledFrom([]time.Duration{0, 30 * time.Second, 10 * time.Minute}).Draw(t, "drain")
 			c.start = rapid.SampledFrom([]time.Duration{10 * time.Second, time.Minute, time.Hour}).Draw(t, "start")
@@ -113,27 +153,7 @@ func TestOrdersKeepLimits(t *testing.T) {
 			if len(plan.Roles) == 0 {
 				continue
 			}
-			orders := make([]int, len(plan.Roles))
-			for i := range plan.Roles {
-				orders[i] = plan.Roles[i].Order
-			}
-			// The connector begins within the settling time; a step may be carried out in any order of the roles.
-			lag := rapid.SampledFrom([]time.Duration{0, 0, p.cfg.Interval, 3 * p.cfg.Interval / 2}).Draw(t, "lag")
-			due := now.Add(lag)
-			if n := len(sent); n > 0 {
-				due = max(due, sent[n-1].due)
-			}
-			if sent = append(sent, sentOrder{due, orders}); due == now {
-				for _, role := range rapid.Permutation(indexes(len(orders))).Draw(t, "first role") {
-					for _, s := range sent {
-						c.obey(now, role, s.orders[role])
-					}
-				}
-				sent = nil
-			}
-			if p.cfg.Budget > 0 && c.most > p.cfg.Budget {
-				t.Fatalf("%d accelerators were used, and the budget is %d", c.most, p.cfg.Budget)
-			}
+			send(now, p.currentOrders())
 		}
 	})
 }

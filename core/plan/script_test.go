@@ -67,7 +67,8 @@ type script struct {
 	connector *fakeConnector
 	now       kv.Mono
 	traffic   Traffic
-	rise      float64 // of arrivals, an interval
+	sampled   time.Duration // of the interval, by samples
+	rise      float64       // of arrivals, an interval
 	last      string
 	plan      Plan
 }
@@ -87,6 +88,8 @@ type script struct {
 //	    the order, and the reason. With wave arrivals change by up to N from interval to interval
 //	ramp for=D arrivals=N
 //	    runs as long, with arrivals which come near N in equal steps
+//	sample after=D arrivals=N [queued=N]
+//	    a sample so long after the last plan or sample; prints the plan if it raises an order
 //	crash role=N [n=N]
 //	show
 //	    the last plan with its errors of forecasts
@@ -187,6 +190,22 @@ func (s *script) do(t *testing.T, d *datadriven.TestData) string {
 		out := s.run(t, d)
 		s.rise = 0
 		return out
+	case "sample":
+		s.sampled += duration(t, d, "after", 0)
+		sample := Sample{Arrivals: number(t, d, "arrivals", 0)}
+		for r := range Encode {
+			sample.Queued[r] = number(t, d, "queued", 0)
+		}
+		plan, raised := s.p.HandleSample(s.now.Add(s.sampled), sample)
+		if !raised {
+			return "no order is raised\n"
+		}
+		s.plan = plan
+		for i := range plan.Roles {
+			s.connector.obey(plan.At, i, plan.Roles[i].Order)
+		}
+		forecast, roles := s.describe()
+		return fmt.Sprintf("%v: %s%s", plan.At.Sub(kv.Mono(time.Hour)), forecast, roles)
 	case "crash":
 		role, n := 0, 1
 		d.MaybeScanArgs(t, "role", &role)
@@ -206,7 +225,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	d.MaybeScanArgs(t, "fleet", &fleet)
 	var out strings.Builder
 	for end := s.now.Add(duration(t, d, "for", 0)); s.now < end; {
-		s.now = s.now.Add(s.p.cfg.Interval)
+		s.now, s.sampled = s.now.Add(s.p.cfg.Interval), 0
 		s.connector.advance(s.now)
 		s.traffic.Arrivals += s.rise
 		o := Observation{Traffic: s.measure(metrics, wave), Fleet: s.connector.fleet(s.now)}

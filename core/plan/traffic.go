@@ -28,13 +28,16 @@ type Traffic struct {
 	Queued, Running [workerRoles]float64
 }
 
+// maxArrivals bounds the arrivals of an interval.
+const maxArrivals = 1e12
+
 // findProblem says what is wrong with t, "" if nothing is.
 func (t *Traffic) findProblem() string {
 	type number struct {
 		name      string
 		value, to float64
 	}
-	numbers := []number{{"arrivals", t.Arrivals, 1e12}}
+	numbers := []number{{"arrivals", t.Arrivals, maxArrivals}}
 	for r := range WorkerRole(workerRoles) {
 		numbers = append(numbers, number{"queue of " + r.String(), t.Queued[r], 1e12}, number{"running in " + r.String(), t.Running[r], 1e12})
 	}
