@@ -21,13 +21,13 @@ func (s *Sample) isValid() bool {
 	return t.findProblem() == "" && s.Arrivals >= 0 && s.Arrivals <= maxArrivals
 }
 
-// burstDetector finds out that requests come faster than a forecast says, and how fast, by the latest parts of time. For n
-// arrivals where the forecast says m, the logarithm of the likelihood ratio of two Poisson processes is
+// burstDetector finds out that requests come faster than a forecast says, and how fast, by the latest parts of time.
+// For n arrivals where the forecast says m, the logarithm of the likelihood ratio of two Poisson processes is
 //
 //	n·ln(n/m) - (n - m)
 //
-// The parts since which it is largest are the ones since the change: the generalized likelihood ratio for a change at an
-// unknown time (Lorden, Annals of Mathematical Statistics 42, 1971).
+// The parts since which it is largest are the ones since the change: the generalized likelihood ratio for a change at
+// an unknown time (Lorden, Annals of Mathematical Statistics 42, 1971).
 type burstDetector struct {
 	parts []burstPart // the latest one last
 	end   kv.Mono     // of the latest part
@@ -44,8 +44,8 @@ type burstPart struct {
 const (
 	// burstEvidence is the likelihood ratio of surprisingDeviations for many arrivals, whose distribution is normal.
 	burstEvidence = surprisingDeviations * surprisingDeviations / 2
-	// burstIntervals bounds the time since a change which counts as a burst, and burstParts its parts. Forecasts know older
-	// changes.
+	// burstIntervals bounds the time since a change which counts as a burst, and burstParts its parts. Forecasts know
+	// older changes.
 	burstIntervals = 2
 	burstParts     = 64
 )
@@ -73,8 +73,8 @@ func (b *burstDetector) skipInterval(now kv.Mono) {
 	*b = burstDetector{parts: b.parts[:0], end: now, known: true}
 }
 
-// findRate returns the rate since a change, in requests a second, if requests come much faster than expected. At least one
-// is expected, so that a few requests after none are no burst.
+// findRate returns the rate since a change, in requests a second, if requests come much faster than expected. At least
+// one is expected, so that a few requests after none are no burst.
 func (b *burstDetector) findRate(expected float64, longest time.Duration) (rate float64, found bool) {
 	n, length, most := 0.0, time.Duration(0), float64(burstEvidence)
 	for i := len(b.parts) - 1; i >= 0 && length+b.parts[i].length <= longest; i-- {
@@ -92,8 +92,8 @@ func (b *burstDetector) findRate(expected float64, longest time.Duration) (rate 
 
 // HandleSample takes what was observed since the last interval or sample. If requests come so much faster than the
 // forecast that it no longer holds, it raises orders, and returns the plan; else raised is false. So the workers for a
-// burst are ordered before the interval ends, for the rate since it began, and not for the mean of the interval. A sample
-// lowers no order, and says nothing about the workers: the last known ones are assumed. Times must not go back.
+// burst are ordered before the interval ends, for the rate since it began, and not for the mean of the interval. A
+// sample lowers no order, and says nothing about the workers: the last known ones are assumed. Times must not go back.
 func (p *Planner) HandleSample(now kv.Mono, s Sample) (plan Plan, raised bool) {
 	if !p.started || !p.usage.known || p.check.badIntervals > 0 || !s.isValid() {
 		return Plan{}, false

@@ -61,8 +61,8 @@ func TestSeasonSeesPeak(t *testing.T) {
 	}
 }
 
-// TestErrorsBeyondChance: constant Poisson traffic is raised by little, since the queueing model knows its chance; traffic
-// which jumps is raised by much.
+// TestErrorsBeyondChance: constant Poisson traffic is raised by little, since the queueing model knows its chance;
+// traffic which jumps is raised by much.
 func TestErrorsBeyondChance(t *testing.T) {
 	calm, jumps := newForecaster(3, 0), newForecaster(3, 0)
 	for _, y := range drawArrivals(1000, func(int) float64 { return 100 }) {

@@ -90,8 +90,8 @@ type roleState struct {
 	sized    bool
 	downNeed int // with DownMargin more traffic
 	model    string
-	// extra are workers beyond the model's, because targets are missed: extraShare of the model's number. missed counts the
-	// intervals in which they are, and settled the ones in which the fleet has what the model asks for.
+	// extra are workers beyond the model's, because targets are missed: extraShare of the model's number. missed counts
+	// the intervals in which they are, and settled the ones in which the fleet has what the model asks for.
 	extra           int
 	extraShare      float64
 	missed, settled int
@@ -215,7 +215,8 @@ func (p *Planner) acceptFleet(now kv.Mono, fleet []RoleFleet) string {
 		return "the workers are not known"
 	}
 	for i := range fleet {
-		if f := &fleet[i]; min(f.Ready, f.Starting, f.Draining, f.Refused) < 0 || max(f.Ready, f.Starting, f.Draining, f.Refused) > maxWorkers {
+		if f := &fleet[i]; min(f.Ready, f.Starting, f.Draining, f.Refused) < 0 ||
+			max(f.Ready, f.Starting, f.Draining, f.Refused) > maxWorkers {
 			return fmt.Sprintf("the workers are not valid: %v has %+v", p.roles[i].cfg.Role, *f)
 		}
 	}
@@ -389,10 +390,10 @@ func (p *Planner) adjustExtras(now kv.Mono) {
 	}
 }
 
-// adjustExtra corrects a model which is too fast: while all ordered workers are ready and as many as it asks for, and the
-// means of requests miss the targets all the same, the role gets one worker more than it has, up to twice the model's
-// number. The share by which it has more stays when the load changes. A worker leaves again after DownAfter in which the
-// means, with the work of one worker spread over the others, kept the targets.
+// adjustExtra corrects a model which is too fast: while all ordered workers are ready and as many as it asks for, and
+// the means of requests miss the targets all the same, the role gets one worker more than it has, up to twice the
+// model's number. The share by which it has more stays when the load changes. A worker leaves again after DownAfter in
+// which the means, with the work of one worker spread over the others, kept the targets.
 func (p *Planner) adjustExtra(now kv.Mono, r *roleState) {
 	size := r.size.workers
 	ratio, n := p.missRatio(r.cfg.Role), r.fleet.Ready

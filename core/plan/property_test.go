@@ -28,14 +28,16 @@ func anyTraffic(t *rapid.T, now kv.Mono) *Traffic {
 	f.MediaShare, f.MediaTokens = rapid.Float64Range(0, 1).Draw(t, "media"), 500
 	f.TTFT, f.ITL = rapid.Float64Range(0, 2000).Draw(t, "ttft"), rapid.Float64Range(0, 100).Draw(t, "itl")
 	for r := range Encode {
-		f.Queued[r], f.Running[r] = rapid.Float64Range(0, 100).Draw(t, "queued"), rapid.Float64Range(0, 2000).Draw(t, "running")
+		f.Queued[r] = rapid.Float64Range(0, 100).Draw(t, "queued")
+		f.Running[r] = rapid.Float64Range(0, 2000).Draw(t, "running")
 	}
 	return f
 }
 
 // anyConfig draws a fleet whose floors fit its budget.
 func anyConfig(t *rapid.T) Config {
-	kind := rapid.SampledFrom([]string{"aggregated", "prefill+decode", "prefill+decode+encode", "aggregated+encode"}).Draw(t, "roles")
+	kinds := []string{"aggregated", "prefill+decode", "prefill+decode+encode", "aggregated+encode"}
+	kind := rapid.SampledFrom(kinds).Draw(t, "roles")
 	c := Config{Roles: testRoles(kind, 0.2), Targets: Targets{TTFT: 500 * time.Millisecond, ITL: 50 * time.Millisecond}}
 	floors := 0
 	for i := range c.Roles {
@@ -189,10 +191,12 @@ func checkPlan(t *rapid.T, p *Planner, plan *Plan) {
 
 // anyStation draws the workers of a role with their work.
 func anyStation(t *rapid.T) station {
-	c := Config{Roles: testRoles("prefill+decode+encode", 0.2), Targets: Targets{TTFT: 500 * time.Millisecond, ITL: 50 * time.Millisecond}}
+	c := Config{Roles: testRoles("prefill+decode+encode", 0.2),
+		Targets: Targets{TTFT: 500 * time.Millisecond, ITL: 50 * time.Millisecond}}
 	c.EnsureDefaults()
 	u := usage{
-		known: true, input: float64(rapid.IntRange(1, 20_000).Draw(t, "input")), output: float64(rapid.IntRange(1, 2000).Draw(t, "output")),
+		known: true, input: float64(rapid.IntRange(1, 20_000).Draw(t, "input")),
+		output: float64(rapid.IntRange(1, 2000).Draw(t, "output")),
 		cached: rapid.Float64Range(0, 1).Draw(t, "cached"), inputSpread: rapid.Float64Range(0, 3).Draw(t, "spread"),
 		mediaShare: rapid.Float64Range(0, 1).Draw(t, "media"), mediaTokens: 500, mediaSpread: 1,
 	}
@@ -204,8 +208,8 @@ func anyStation(t *rapid.T) station {
 	}
 }
 
-// TestSizesAreMonotone: with more workers no fewer requests keep the targets, and with more requests no fewer workers are
-// needed.
+// TestSizesAreMonotone: with more workers no fewer requests keep the targets, and with more requests no fewer workers
+// are needed.
 func TestSizesAreMonotone(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := anyStation(t)
@@ -240,7 +244,8 @@ func TestLeastNumber(t *testing.T) {
 // TestRaiseAfterLowering: a connector which has not seen a lower order yet may drain workers, and start the ones of the
 // next order beside them. Their accelerators are taken together.
 func TestRaiseAfterLowering(t *testing.T) {
-	p, err := New(Config{Roles: testRoles("prefill+decode", 0.2), Targets: Targets{TTFT: time.Second, ITL: time.Second}, Budget: 9})
+	p, err := New(Config{Roles: testRoles("prefill+decode", 0.2), Targets: Targets{TTFT: time.Second, ITL: time.Second},
+		Budget: 9})
 	if err != nil {
 		t.Fatal(err)
 	}
