@@ -20,11 +20,12 @@ virtual time: the result is the same on any machine. "sampled" is the planner wi
 earlier. Engines are half as fast as the default, and the targets are a
 TTFT of 4 s and an ITL of 100 ms: a worker keeps them for some 0.3 requests a second. FLAGs go to replay.
 Results are kept in DIR (by default planner-COMMIT in the temporary directory), so that an interrupted comparison is
-resumed. 12,000 requests take two minutes on two free cores, all shapes a quarter of an hour.
+resumed. 12,000 requests take some 40 s of processor time.
 
 It prints a table: HOURS are worker-hours, RATIO is to the oracle's, BEHIND is the attainment in points below the static
 fleet's. It ends with 1 if the planner misses a bar: BEHIND at most 1, RATIO at most 1.25. BEYOND is for step and spike:
-the points which arrive in the start-up after the rise beyond the rate before, for which the workers are sized then.
+the points which arrive in the start-up after the rise beyond the rate before, for which the workers are sized then. It
+is no bound of what is lost: workers with more than they are sized for still keep the targets for many requests.
 """
 
 import argparse
