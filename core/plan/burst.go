@@ -7,8 +7,8 @@ import (
 	"penstock/core/kv"
 )
 
-// Sample is what a planner is told between two intervals.
-type Sample struct {
+// IntervalSample is what a planner is told between two intervals.
+type IntervalSample struct {
 	// Arrivals counts the requests which arrived since the last call of HandleInterval or HandleSample.
 	Arrivals float64
 	// Queued counts the requests which wait for a worker of a role.
@@ -16,7 +16,7 @@ type Sample struct {
 }
 
 // isValid reports whether s can be used.
-func (s *Sample) isValid() bool {
+func (s *IntervalSample) isValid() bool {
 	t := Traffic{Queued: s.Queued}
 	return t.findProblem() == "" && s.Arrivals >= 0 && s.Arrivals <= maxArrivals
 }
@@ -94,7 +94,7 @@ func (b *burstDetector) findRate(expected float64, longest time.Duration) (rate 
 // forecast that it no longer holds, it raises orders, and returns the plan; else raised is false. So the workers for a
 // burst are ordered before the interval ends, for the rate since it began, and not for the mean of the interval. A
 // sample lowers no order, and says nothing about the workers: the last known ones are assumed. Times must not go back.
-func (p *Planner) HandleSample(now kv.Mono, s Sample) (plan Plan, raised bool) {
+func (p *Planner) HandleSample(now kv.Mono, s IntervalSample) (plan Plan, raised bool) {
 	if !p.started || !p.usage.known || p.check.badIntervals > 0 || !s.isValid() {
 		return Plan{}, false
 	}

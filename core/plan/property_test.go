@@ -108,7 +108,8 @@ func TestOrdersKeepLimits(t *testing.T) {
 		for range rapid.IntRange(5, 60).Draw(t, "intervals") {
 			for i := range rapid.IntRange(0, 3).Draw(t, "samples") {
 				at := now.Add(time.Duration(7*(i+1)) * time.Second)
-				s := Sample{Arrivals: float64(rapid.SampledFrom([]int{-1, 0, 5, 400, 2000}).Draw(t, "sampled arrivals"))}
+				arrivals := rapid.SampledFrom([]int{-1, 0, 5, 400, 2000}).Draw(t, "sampled arrivals")
+				s := IntervalSample{Arrivals: float64(arrivals)}
 				s.Queued[c.roles[0].Role] = rapid.Float64Range(0, 100).Draw(t, "sampled queue")
 				before := p.currentOrders()
 				plan, raised := p.HandleSample(at, s)

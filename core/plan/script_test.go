@@ -195,7 +195,7 @@ func (s *script) do(t *testing.T, d *datadriven.TestData) string {
 		return out
 	case "sample":
 		s.sampled += duration(t, d, "after", 0)
-		sample := Sample{Arrivals: number(t, d, "arrivals", 0)}
+		sample := IntervalSample{Arrivals: number(t, d, "arrivals", 0)}
 		for r := range Encode {
 			sample.Queued[r] = number(t, d, "queued", 0)
 		}

@@ -266,7 +266,7 @@ func (s *sizedFleet) DecideWorkers(r *ScaleReport) int {
 type sampledFleet struct{ *sizedFleet }
 
 // DecideSample implements Sampler.
-func (s *sampledFleet) DecideSample(now time.Duration, sample plan.Sample) (order int, decided bool) {
+func (s *sampledFleet) DecideSample(now time.Duration, sample plan.IntervalSample) (order int, decided bool) {
 	p, raised := s.planner.HandleSample(kv.Mono(now), sample)
 	if !raised {
 		return 0, false

@@ -40,7 +40,7 @@ type Scaler interface {
 // Sampler is a Scaler which also decides between two intervals.
 type Sampler interface {
 	// DecideSample returns how many workers are to exist, and false if it leaves them as they are.
-	DecideSample(now time.Duration, s plan.Sample) (int, bool)
+	DecideSample(now time.Duration, s plan.IntervalSample) (int, bool)
 }
 
 // ScaleReport is what a Scaler is told at the end of an interval.
@@ -232,7 +232,7 @@ func (c *cluster) countQueued() float64 {
 // sampleFleet has the Scaler see a sample, and carries out what it decides.
 func (c *cluster) sampleFleet() {
 	s := &c.scaling
-	sample := plan.Sample{Arrivals: s.sums.arrivals - s.sums.sampled}
+	sample := plan.IntervalSample{Arrivals: s.sums.arrivals - s.sums.sampled}
 	sample.Queued[plan.Aggregated] = c.countQueued()
 	s.sums.sampled = s.sums.arrivals
 	if s.random.drawChance(c.cfg.Scaling.MetricsLost) {

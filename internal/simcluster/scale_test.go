@@ -93,11 +93,11 @@ func TestOrderedWorkerStarts(t *testing.T) {
 // sampledScaler has two workers from its second sample on, and keeps its samples and their times.
 type sampledScaler struct {
 	listedScaler
-	samples []plan.Sample
+	samples []plan.IntervalSample
 	times   []time.Duration
 }
 
-func (s *sampledScaler) DecideSample(now time.Duration, sample plan.Sample) (int, bool) {
+func (s *sampledScaler) DecideSample(now time.Duration, sample plan.IntervalSample) (int, bool) {
 	s.samples, s.times = append(s.samples, sample), append(s.times, now)
 	return 2, len(s.samples) == 2
 }
