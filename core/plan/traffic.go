@@ -85,8 +85,8 @@ type usage struct {
 }
 
 // An interval moves the means of usage by its share of itself and usageRequests, at most by usageWeight. The first
-// intervals count alike. Lengths differ by their mean or more: of fewer requests their mean and spread are off by so much
-// that the largest size of some minutes, which stays, is far beyond the need.
+// intervals count alike. Lengths differ by their mean or more: of fewer requests their mean and spread are off by so
+// much that the largest size of some minutes, which stays, is far beyond the need.
 const (
 	usageWeight   = 0.15
 	usageRequests = 300
