@@ -24,7 +24,7 @@ import (
 type replayPlanner struct {
 	modes             []string
 	startUp, interval time.Duration
-	drain             time.Duration
+	sample, drain     time.Duration
 	metricsLost       float64
 	startsFailed      float64
 	crashEvery        time.Duration
@@ -34,6 +34,7 @@ func (f *replayPlanner) addFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&f.modes, "planner", nil, "compare ways to size the fleet on this workload: "+strings.Join(simcluster.PlannerModes(), ", ")+". --workers is the ceiling then (64), --slo-ttft and --slo-itl are the targets (500ms, 50ms), and one router policy runs ("+defaultPolicies()[0]+")")
 	fs.DurationVar(&f.startUp, "planner-startup", time.Minute, "with --planner: time from the order of a worker to its first request")
 	fs.DurationVar(&f.interval, "planner-interval", 30*time.Second, "with --planner: time between two decisions")
+	fs.DurationVar(&f.sample, "planner-sample", 0, "with --planner: time between two looks of the planner at arrivals and queues between its decisions; 0 is for none")
 	fs.DurationVar(&f.drain, "planner-drain", 10*time.Minute, "with --planner: time for which a worker that leaves serves the requests it has; the rest migrates")
 	fs.Float64Var(&f.metricsLost, "planner-metrics-lost", 0, "with --planner: share of intervals whose metrics are lost")
 	fs.Float64Var(&f.startsFailed, "planner-starts-failed", 0, "with --planner: share of ordered workers that never get ready")
@@ -51,7 +52,7 @@ const (
 func (f *replayFlags) setPlannerDefaults(fs *pflag.FlagSet) error {
 	if len(f.planner.modes) == 0 {
 		var errs []error
-		for _, name := range [...]string{"planner-startup", "planner-interval", "planner-drain", "planner-metrics-lost", "planner-starts-failed", "planner-crash-every"} {
+		for _, name := range [...]string{"planner-startup", "planner-interval", "planner-sample", "planner-drain", "planner-metrics-lost", "planner-starts-failed", "planner-crash-every"} {
 			if fs.Changed(name) {
 				errs = append(errs, fmt.Errorf("--%s goes with --planner", name))
 			}
@@ -120,7 +121,7 @@ func (f *replayFlags) comparePlanners(cmd *cobra.Command, all *scenarios, work *
 	cluster := run.cluster
 	cluster.Scaling = simcluster.Scaling{
 		Interval: f.planner.interval, StartUp: f.planner.startUp, DrainLimit: f.planner.drain,
-		MetricsLost: f.planner.metricsLost, StartsFailed: f.planner.startsFailed,
+		SampleEvery: f.planner.sample, MetricsLost: f.planner.metricsLost, StartsFailed: f.planner.startsFailed,
 	}
 	cluster.Faults.CrashEvery = f.planner.crashEvery
 	comparison := &simcluster.PlannerComparison{Cluster: cluster, Measure: run.measure, Work: work}

@@ -40,8 +40,9 @@ func (p *Planner) fitNeeds(needs []int) []int {
 	return p.fitWants(floors, wants, free)
 }
 
-// heldWorkers returns for how many workers of the role accelerators are taken: the ones which exist or drain, and the ones
-// which a connector may start yet, because it has not begun what was ordered, or has not seen that it was withdrawn.
+// heldWorkers returns for how many workers of the role accelerators are taken: the ones which exist or drain, and the
+// ones which a connector may start yet, because it has not begun what was ordered, or has not seen that it was
+// withdrawn.
 func (r *roleState) heldWorkers() int {
 	return max(max(r.fleet.existing(), r.order)+r.fleet.Draining, r.held)
 }
@@ -55,8 +56,8 @@ func (p *Planner) takenAccelerators() int {
 	return sum
 }
 
-// exceedsBudget reports whether what is ordered does not fit the budget: it was made smaller, floors rose, or workers were
-// started by others.
+// exceedsBudget reports whether what is ordered does not fit the budget: it was made smaller, floors rose, or workers
+// were started by others.
 func (p *Planner) exceedsBudget() bool {
 	sum := 0
 	for i := range p.roles {

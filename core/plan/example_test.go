@@ -11,7 +11,8 @@ import (
 // A fleet of two workers gets four times the traffic, and its connector starts what is ordered.
 func Example() {
 	// 16 ms for a prefill and 15 µs for each token; 10 ms for a step of one sequence, 30 ms for one of 64.
-	model, err := plan.NewTableModel([]float64{0, 8000}, []float64{16, 136}, []float64{1, 64}, []float64{0}, [][]float64{{10}, {30}})
+	model, err := plan.NewTableModel([]float64{0, 8000}, []float64{16, 136}, []float64{1, 64}, []float64{0},
+		[][]float64{{10}, {30}})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -30,11 +31,14 @@ func Example() {
 	for i, arrivals := range []float64{150, 150, 600, 600} {
 		now = now.Add(30 * time.Second)
 		p := planner.HandleInterval(now, plan.Observation{
-			Traffic: &plan.Traffic{At: now, Arrivals: arrivals, InputTokens: 800, InputSpread: 1, OutputTokens: 200, TTFT: 90, ITL: 15},
-			Fleet:   []plan.RoleFleet{{Ready: workers}},
+			Traffic: &plan.Traffic{
+				At: now, Arrivals: arrivals, InputTokens: 800, InputSpread: 1, OutputTokens: 200, TTFT: 90, ITL: 15,
+			},
+			Fleet: []plan.RoleFleet{{Ready: workers}},
 		})
 		r := p.Roles[0]
-		fmt.Printf("%.0f/s by %s: %d desired, %d feasible, %d actual\n", p.Forecast.Raised, p.Forecast.Method, r.Desired, r.Feasible, r.Actual)
+		fmt.Printf("%.0f/s by %s: %d desired, %d feasible, %d actual\n", p.Forecast.Raised, p.Forecast.Method, r.Desired,
+			r.Feasible, r.Actual)
 		fmt.Printf("  order %d: %s\n", r.Order, r.Reason)
 		if i == 2 {
 			workers = r.Order

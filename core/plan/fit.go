@@ -10,8 +10,8 @@ import (
 type PassSample struct {
 	// Age is for how long the worker was ready.
 	Age time.Duration
-	// PrefillTokens are prompt tokens which the pass computed, Sequences those sequences which got a token, and ContextTokens
-	// the sum of their lengths.
+	// PrefillTokens are prompt tokens which the pass computed, Sequences those sequences which got a token, and
+	// ContextTokens the sum of their lengths.
 	PrefillTokens, Sequences, ContextTokens float64
 	// Took is the duration of the pass.
 	Took time.Duration
@@ -53,7 +53,8 @@ const (
 // NewFittedModel returns a model which has learned nothing. Workers are cold for warmUp after they are ready; two
 // minutes if 0.
 func NewFittedModel(warmUp time.Duration) *FittedModel {
-	return &FittedModel{warmUp: cmp.Or(warmUp, 2*time.Minute), sums: newNormalEquations(fitColumns), row: make([]float64, fitColumns)}
+	return &FittedModel{warmUp: cmp.Or(warmUp, 2*time.Minute), sums: newNormalEquations(fitColumns),
+		row: make([]float64, fitColumns)}
 }
 
 // AddPass learns a pass. It reports whether the pass counts: passes of cold workers and impossible figures do not.
@@ -62,7 +63,8 @@ func (m *FittedModel) AddPass(s PassSample) bool {
 	case s.Age < m.warmUp:
 		m.colds++
 		return false
-	case !(s.PrefillTokens >= 0 && s.PrefillTokens <= 1e9 && s.Sequences >= 0 && s.Sequences <= 1e9 && s.ContextTokens >= 0 && s.ContextTokens <= 1e12):
+	case !(s.PrefillTokens >= 0 && s.PrefillTokens <= 1e9 && s.Sequences >= 0 && s.Sequences <= 1e9 &&
+		s.ContextTokens >= 0 && s.ContextTokens <= 1e12):
 		return false
 	case s.PrefillTokens+s.Sequences == 0 || s.Took <= 0 || s.Took > time.Hour:
 		return false

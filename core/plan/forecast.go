@@ -21,8 +21,8 @@ type Forecast struct {
 	Error float64 `json:"error"`
 	// Errors has the errors of all methods, in a fixed order; -1 for a method without forecasts.
 	Errors []MethodError `json:"errors,omitempty"`
-	// Surprise says that the last interval had far more requests than the method makes likely, or the last two far fewer
-	// than a mean, so that they are the forecast.
+	// Surprise says that the latest requests came far faster than the method makes likely, or that the last two intervals
+	// had far fewer than a mean, so that they are the forecast.
 	Surprise bool `json:"surprise,omitempty"`
 }
 
@@ -151,7 +151,8 @@ func (s *methodScore) scoreForecast(at int, actual float64) {
 	off := actual - expected
 	s.absolute = float64(s.absolute*errorForget) + math.Abs(off)
 	s.shortActual, s.shortRows = float64(s.shortActual*shortForget)+actual, float64(s.shortRows*shortForget)+1
-	s.short = float64(s.short*shortForget) + min(max(off, 0), float64(surprisingDeviations*sqrt(max(expected, 1)+float64(s.deviation()*s.deviation()))))
+	surprising := float64(surprisingDeviations * sqrt(max(expected, 1)+float64(s.deviation()*s.deviation())))
+	s.short = float64(s.short*shortForget) + min(max(off, 0), surprising)
 	s.actual = float64(s.actual*errorForget) + actual
 	s.rows = float64(s.rows*errorForget) + 1
 	s.scored++
@@ -291,11 +292,11 @@ func (f *forecaster) predictSeason(ahead int) float64 {
 // shortDeviation times the mean of max(x, 0) is the standard deviation of a normal variable x of mean 0: √(2π).
 const shortDeviation = 2.5066282746310002
 
-// forecastAhead returns the arrivals of the busiest one of the next lead intervals, and their raised number: by standard
-// deviations of what the errors have beyond the chance of a Poisson process, which the queueing model knows. Errors are
-// the ones of forecasts which were too low: a fall of traffic does not make a forecast unsafe. A step of the load must not
-// count for an hour: the deviation is of mean errors, and not of their squares, and surprising errors count only as
-// far as they are likely.
+// forecastAhead returns the arrivals of the busiest one of the next lead intervals, and their raised number: by
+// standard deviations of what the errors have beyond the chance of a Poisson process, which the queueing model knows.
+// Errors are the ones of forecasts which were too low: a fall of traffic does not make a forecast unsafe. A step of the
+// load must not count for an hour: the deviation is of mean errors, and not of their squares, and surprising errors
+// count only as far as they are likely.
 func (f *forecaster) forecastAhead(deviations float64) (expected, raised float64, surprise bool) {
 	if f.recentMean(longIntervals) <= 0 {
 		return 0, 0, false
@@ -308,25 +309,24 @@ func (f *forecaster) forecastAhead(deviations float64) (expected, raised float64
 		excess = float64(deviations * sqrt(max(float64(s.deviation()*s.deviation())-s.shortActual/s.shortRows, 0)))
 	}
 	raised = expected + excess
-	if last := f.recentMean(1); last > raised+float64(surprisingDeviations*sqrt(max(raised, 1))) {
-		return last, last, true
-	}
 	// The mean of two intervals has half the variance of one.
-	if last := f.recentMean(lastIntervals); last < expected-float64(surprisingDeviations*sqrt(max(expected, 1)/2)) && f.isLevel() {
+	few := expected - float64(surprisingDeviations*sqrt(max(expected, 1)/2))
+	if last := f.recentMean(lastIntervals); last < few && f.isLevel() {
 		return last, last + excess, true
 	}
 	return expected, raised, false
 }
 
-// isLevel reports whether the method in use says what is now, so that arrivals which are far below it show that it lags.
-// The others say what will be.
+// isLevel reports whether the method in use says what is now, so that arrivals which are far below it show that it
+// lags. The others say what will be.
 func (f *forecaster) isLevel() bool { return f.current <= methodLongMean }
 
 // describeForecast returns the forecast in requests a second; intervals are of so many seconds.
 func (f *forecaster) describeForecast(deviations, seconds float64) Forecast {
 	expected, raised, surprise := f.forecastAhead(deviations)
 	out := Forecast{
-		Method: methodNames[f.current], Observed: max(f.recentMean(1), 0) / seconds, Expected: expected / seconds, Raised: raised / seconds,
+		Method: methodNames[f.current], Observed: max(f.recentMean(1), 0) / seconds,
+		Expected: expected / seconds, Raised: raised / seconds,
 		Error: f.scores[f.current].relativeError(), Surprise: surprise,
 	}
 	for m := range f.scores {

@@ -61,8 +61,8 @@ func TestSeasonSeesPeak(t *testing.T) {
 	}
 }
 
-// TestErrorsBeyondChance: constant Poisson traffic is raised by little, since the queueing model knows its chance; traffic
-// which jumps is raised by much.
+// TestErrorsBeyondChance: constant Poisson traffic is raised by little, since the queueing model knows its chance;
+// traffic which jumps is raised by much.
 func TestErrorsBeyondChance(t *testing.T) {
 	calm, jumps := newForecaster(3, 0), newForecaster(3, 0)
 	for _, y := range drawArrivals(1000, func(int) float64 { return 100 }) {
@@ -77,18 +77,6 @@ func TestErrorsBeyondChance(t *testing.T) {
 	}
 	if expected, raised, _ = jumps.forecastAhead(1); raised < expected+20 {
 		t.Errorf("jumps: %.1f expected, raised to %.1f", expected, raised)
-	}
-}
-
-// TestSurprise: an interval which the method makes impossible is the forecast at once.
-func TestSurprise(t *testing.T) {
-	f := newForecaster(3, 10) // of which there is no wave
-	for _, y := range drawArrivals(200, func(int) float64 { return 30 }) {
-		f.addArrivals(y)
-	}
-	f.addArrivals(300)
-	if got := f.describeForecast(1, 1); !got.Surprise || got.Raised != 300 {
-		t.Errorf("after ten times the traffic: %+v", got)
 	}
 }
 

@@ -6,8 +6,8 @@ func sqrt(x float64) float64 { return math.Sqrt(x) } // correctly rounded on all
 
 // normalEquations accumulates a weighted least-squares problem with few unknowns: A·c = b with A the sum of x·xᵀ and b
 // the sum x·y. gonum has better conditioned methods; it is written in assembly on some processors and runs goroutines,
-// which core must not, so that it is the oracle of the tests. Columns here are indicators, a few amounts and waves, whose
-// condition is far from the limit of normal equations.
+// which core must not, so that it is the oracle of the tests. Columns here are indicators, a few amounts and waves,
+// whose condition is far from the limit of normal equations.
 type normalEquations struct {
 	a [][]float64 // the lower half
 	b []float64

@@ -16,9 +16,9 @@ type LeaveCandidate struct {
 	Running, CachedBlocks int
 }
 
-// OrderLeaving sorts the workers of a role by what is lost when they leave, the least first: workers which do not serve,
-// then by the sum of a worker's share of the role's running requests and its share of the role's cached blocks. Of equal
-// ones the worker with the higher id comes first.
+// OrderLeaving sorts the workers of a role by what is lost when they leave, the least first: workers which do not
+// serve, then by the sum of a worker's share of the role's running requests and its share of the role's cached blocks.
+// Of equal ones the worker with the higher id comes first.
 func OrderLeaving(all []LeaveCandidate) {
 	running, cached := 0, 0
 	for _, w := range all {

@@ -69,7 +69,8 @@ func NewTableModel(tokens, prefill, sequences, contexts []float64, steps [][]flo
 		checkColumn("prefill", tokens, prefill), checkAxis("sequences", sequences), checkAxis("contexts", contexts),
 	}
 	if len(steps) != len(sequences) {
-		errs = append(errs, fmt.Errorf("plan: the table of steps has %d rows for %d numbers of sequences", len(steps), len(sequences)))
+		errs = append(errs, fmt.Errorf("plan: the table of steps has %d rows for %d numbers of sequences", len(steps),
+			len(sequences)))
 	}
 	for i, row := range steps {
 		errs = append(errs, checkColumn(fmt.Sprintf("steps, row %d", i), contexts, row))
@@ -143,8 +144,8 @@ func (t *EncoderTable) EncodeMs(tokens float64) float64 {
 	return interpolate(t.tokens, t.times, tokens)
 }
 
-// bracketIndexes returns the points of axis whose line applies to x: the points around it, or the two at the nearer end.
-// They are equal if the axis has one point.
+// bracketIndexes returns the points of axis whose line applies to x: the points around it, or the two at the nearer
+// end. They are equal if the axis has one point.
 func bracketIndexes(axis []float64, x float64) (i, j int) {
 	if len(axis) == 1 {
 		return 0, 0

@@ -75,8 +75,8 @@ func TestPoissonTail(t *testing.T) {
 	})
 }
 
-// TestErlangC compares with the formula in Poisson terms: C = p/(p + (1-ρ)·P), with p and P the chances of n and of less
-// than n.
+// TestErlangC compares with the formula in Poisson terms: C = p/(p + (1-ρ)·P), with p and P the chances of n and of
+// less than n.
 func TestErlangC(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 400).Draw(t, "servers")

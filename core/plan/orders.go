@@ -31,8 +31,8 @@ func (r *roleState) recentNeed() int {
 	return most
 }
 
-// decideOrders sets the orders of all roles, and returns the reasons. Scale-downs come first. Their accelerators are free
-// when their workers are gone: scale-ups share what is free now.
+// decideOrders sets the orders of all roles, and returns the reasons. Scale-downs come first. Their accelerators are
+// free when their workers are gone: scale-ups share what is free now.
 func (p *Planner) decideOrders(now kv.Mono, hold string, feasible []int) []string {
 	reasons, wants := make([]string, len(p.roles)), make([]int, len(p.roles))
 	over := p.exceedsBudget()
@@ -97,7 +97,9 @@ func (r *roleState) dropPending() {
 }
 
 // decideTarget returns the order which a role is to have, accelerators permitting, and why.
-func (p *Planner) decideTarget(now kv.Mono, r *roleState, hold string, feasible int, over bool) (order int, reason string) {
+func (p *Planner) decideTarget(
+	now kv.Mono, r *roleState, hold string, feasible int, over bool,
+) (order int, reason string) {
 	floor := r.cfg.least()
 	want := max(min(feasible, r.machines()), floor)
 	switch {
@@ -110,7 +112,8 @@ func (p *Planner) decideTarget(now kv.Mono, r *roleState, hold string, feasible 
 	case hold != "":
 		return r.order, "hold: " + hold
 	case want > r.order && r.hasUp && now.Sub(r.lastUp) < p.cfg.UpEvery:
-		return r.order, fmt.Sprintf("hold: %s, and the last ones were started less than %v ago", p.describeNeed(r, feasible), p.cfg.UpEvery)
+		return r.order, fmt.Sprintf("hold: %s, and the last ones were started less than %v ago",
+			p.describeNeed(r, feasible), p.cfg.UpEvery)
 	case want > r.order:
 		return want, p.describeNeed(r, feasible)
 	case want < r.order:
@@ -126,9 +129,11 @@ func (p *Planner) decideDown(now kv.Mono, r *roleState, want, feasible int) (ord
 	case now.Sub(p.coveredFrom) < p.cfg.DownAfter:
 		return r.order, fmt.Sprintf("hold: %d would do, and metrics are known for less than %v", want, p.cfg.DownAfter)
 	case to == r.order:
-		return r.order, fmt.Sprintf("hold: %d would do, and %d were needed within %v, with %.0f %% more traffic", want, r.order, p.cfg.DownAfter, 100*p.cfg.DownMargin)
+		return r.order, fmt.Sprintf("hold: %d would do, and %d were needed within %v, with %.0f %% more traffic", want,
+			r.order, p.cfg.DownAfter, 100*p.cfg.DownMargin)
 	case r.hasLow && now.Sub(r.lastLow) < p.cfg.DownEvery:
-		return r.order, fmt.Sprintf("hold: %d would do, and the last ones were stopped less than %v ago", want, p.cfg.DownEvery)
+		return r.order, fmt.Sprintf("hold: %d would do, and the last ones were stopped less than %v ago", want,
+			p.cfg.DownEvery)
 	}
 	return to, fmt.Sprintf("stop %d: %s", r.order-to, p.describeNeed(r, feasible))
 }

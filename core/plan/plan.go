@@ -7,7 +7,8 @@
 //
 // A plan comes about in four steps:
 //
-//  1. A forecast of the arrivals while ordered workers start, by the method with the least error so far (forecast.go).
+//  1. A forecast of the arrivals while ordered workers start, by the method with the least error so far (forecast.go),
+//     or the rate of a burst (burst.go), which [Planner.HandleSample] also finds between two intervals.
 //  2. Sizes: the least number of workers which keeps the targets at a chance, by a model of the engine ([EngineModel])
 //     and a queueing model (size.go, queue.go).
 //  3. Limits: floors, ceilings, the budget of accelerators, and machines which could not be had (budget.go).
@@ -202,7 +203,8 @@ func (c *Config) Validate() error {
 		report("the margin %g of scale-downs and the %g deviations must be between 0 and 10", c.DownMargin, c.Deviations)
 	}
 	if !(c.TransferMs >= 0 && c.TransferMs <= 1e9) || !(c.EncodeShare > 0 && c.EncodeShare < 1) {
-		report("transfers take %g ms and encoders may take %g of TTFT: must be from 0, and between 0 and 1", c.TransferMs, c.EncodeShare)
+		report("transfers take %g ms and encoders may take %g of TTFT: must be from 0, and between 0 and 1", c.TransferMs,
+			c.EncodeShare)
 	}
 	seen, floors := [workerRoles]bool{}, 0
 	for i := range c.Roles {
@@ -232,7 +234,8 @@ func (r *RoleConfig) reportProblems(report func(format string, args ...any)) {
 		report("%v: a worker occupies %d accelerators: must be from 1 to %d", r.Role, r.Accelerators, maxWorkers)
 	}
 	if min(r.MaxSequences, r.TokenBudget, r.CacheTokens) < 1 || max(r.MaxSequences, r.TokenBudget, r.CacheTokens) > 1<<30 {
-		report("%v: %d sequences, %d tokens of a pass and %d of a cache must be from 1 to 2^30", r.Role, r.MaxSequences, r.TokenBudget, r.CacheTokens)
+		report("%v: %d sequences, %d tokens of a pass and %d of a cache must be from 1 to 2^30", r.Role, r.MaxSequences,
+			r.TokenBudget, r.CacheTokens)
 	}
 	if r.Role == Encode {
 		if r.Encoder == nil {

@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"penstock/core/kv"
@@ -55,6 +56,7 @@ type RolePlan struct {
 type Planner struct {
 	cfg      Config
 	forecast *forecaster
+	burst    burstDetector
 	check    trafficCheck
 	usage    usage
 	traffic  Traffic // the last good one
@@ -88,8 +90,8 @@ type roleState struct {
 	sized    bool
 	downNeed int // with DownMargin more traffic
 	model    string
-	// extra are workers beyond the model's, because targets are missed: extraShare of the model's number. missed counts the
-	// intervals in which they are, and settled the ones in which the fleet has what the model asks for.
+	// extra are workers beyond the model's, because targets are missed: extraShare of the model's number. missed counts
+	// the intervals in which they are, and settled the ones in which the fleet has what the model asks for.
 	extra           int
 	extraShare      float64
 	missed, settled int
@@ -134,9 +136,11 @@ func (p *Planner) HandleInterval(now kv.Mono, o Observation) Plan {
 	if hold == "" {
 		hold = fleetProblem
 	}
-	plan := Plan{At: now, Hold: hold, Forecast: p.forecast.describeForecast(p.cfg.Deviations, p.cfg.Interval.Seconds())}
+	plan := Plan{At: now, Hold: hold, Forecast: p.describeForecast()}
 	if hold == "" {
-		p.sizeRoles(now, &plan.Forecast)
+		p.raiseForBurst(&plan.Forecast)
+		p.sizeRoles(&plan.Forecast)
+		p.adjustExtras(now)
 	}
 	if !p.started {
 		return plan
@@ -145,36 +149,47 @@ func (p *Planner) HandleInterval(now kv.Mono, o Observation) Plan {
 	if hold == "" {
 		p.recordNeeds(now)
 	}
-	before := make([]int, len(p.roles))
-	for i := range p.roles {
-		before[i] = p.roles[i].order
-	}
-	var reasons []string
+	before := p.currentOrders()
+	reasons := slices.Repeat([]string{"hold: " + fleetProblem}, len(p.roles))
 	if fleetProblem == "" {
 		reasons = p.decideOrders(now, hold, feasible)
 	}
+	p.fillPlan(&plan, feasible, before, reasons)
+	return plan
+}
+
+// describeForecast returns the forecast of the arrivals while ordered workers start.
+func (p *Planner) describeForecast() Forecast {
+	return p.forecast.describeForecast(p.cfg.Deviations, p.cfg.Interval.Seconds())
+}
+
+// currentOrders returns the order of each role.
+func (p *Planner) currentOrders() []int {
+	out := make([]int, len(p.roles))
 	for i := range p.roles {
+		out[i] = p.roles[i].order
+	}
+	return out
+}
+
+// fillPlan writes what was decided for the roles into a plan; before are the orders before it.
+func (p *Planner) fillPlan(plan *Plan, feasible, before []int, reasons []string) {
+	for i, desired := range p.desiredWorkers() {
 		r := &p.roles[i]
-		out := RolePlan{
-			Role: r.cfg.Role, Desired: p.desiredWorkers()[i], Feasible: min(feasible[i], r.machines()), Actual: r.fleet.Ready,
+		plan.Roles = append(plan.Roles, RolePlan{
+			Role: r.cfg.Role, Desired: desired, Feasible: min(feasible[i], r.machines()), Actual: r.fleet.Ready,
 			Order: r.order, Change: r.order - before[i], Withdrawn: r.withdrawn,
-			Attainment: r.size.attainment, Attainable: r.size.most, Model: r.model,
-		}
-		if fleetProblem != "" {
-			out.Reason = "hold: " + fleetProblem
-		} else {
-			out.Reason = reasons[i]
-		}
-		plan.Roles = append(plan.Roles, out)
+			Attainment: r.size.attainment, Attainable: r.size.most, Model: r.model, Reason: reasons[i],
+		})
 	}
 	plan.Accelerators = p.takenAccelerators()
-	return plan
 }
 
 // acceptTraffic learns from an interval, and returns why it cannot, "" if it can.
 func (p *Planner) acceptTraffic(now kv.Mono, t *Traffic) string {
 	if problem := p.check.checkTraffic(now, t); problem != "" {
 		p.forecast.skipInterval()
+		p.burst.skipInterval(now)
 		if p.check.badIntervals >= gapIntervals {
 			p.covered = false
 		}
@@ -186,6 +201,7 @@ func (p *Planner) acceptTraffic(now kv.Mono, t *Traffic) string {
 	p.traffic = *t
 	p.usage.addTraffic(t)
 	p.forecast.addArrivals(t.Arrivals)
+	p.burst.endInterval(now, t.Arrivals)
 	return ""
 }
 
@@ -199,7 +215,8 @@ func (p *Planner) acceptFleet(now kv.Mono, fleet []RoleFleet) string {
 		return "the workers are not known"
 	}
 	for i := range fleet {
-		if f := &fleet[i]; min(f.Ready, f.Starting, f.Draining, f.Refused) < 0 || max(f.Ready, f.Starting, f.Draining, f.Refused) > maxWorkers {
+		if f := &fleet[i]; min(f.Ready, f.Starting, f.Draining, f.Refused) < 0 ||
+			max(f.Ready, f.Starting, f.Draining, f.Refused) > maxWorkers {
 			return fmt.Sprintf("the workers are not valid: %v has %+v", p.roles[i].cfg.Role, *f)
 		}
 	}
@@ -303,7 +320,7 @@ func (p *Planner) desiredWorkers() []int {
 }
 
 // sizeRoles finds the sizes for the forecast, and writes the raised rate into it.
-func (p *Planner) sizeRoles(now kv.Mono, f *Forecast) {
+func (p *Planner) sizeRoles(f *Forecast) {
 	if !p.usage.known {
 		for i := range p.roles { // no request came yet
 			r := &p.roles[i]
@@ -331,7 +348,7 @@ func (p *Planner) sizeRoles(now kv.Mono, f *Forecast) {
 		}
 		s.load = &more
 		r.downNeed = max(s.findSize(p.cfg.Targets.Chance).workers, floor)
-		p.adjustExtra(now, r)
+		r.extra = int(math.Ceil(float64(r.extraShare*float64(r.size.workers)) - 1e-9))
 	}
 }
 
@@ -364,13 +381,21 @@ const (
 	surelyAttainable = 0.9
 )
 
-// adjustExtra corrects a model which is too fast: while all ordered workers are ready and as many as it asks for, and the
-// means of requests miss the targets all the same, the role gets one worker more than it has, up to twice the model's
-// number. The share by which it has more stays when the load changes. A worker leaves again after DownAfter in which the
-// means, with the work of one worker spread over the others, kept the targets.
+// adjustExtras corrects the models of all roles, once requests came.
+func (p *Planner) adjustExtras(now kv.Mono) {
+	for i := range p.roles {
+		if p.usage.known {
+			p.adjustExtra(now, &p.roles[i])
+		}
+	}
+}
+
+// adjustExtra corrects a model which is too fast: while all ordered workers are ready and as many as it asks for, and
+// the means of requests miss the targets all the same, the role gets one worker more than it has, up to twice the
+// model's number. The share by which it has more stays when the load changes. A worker leaves again after DownAfter in
+// which the means, with the work of one worker spread over the others, kept the targets.
 func (p *Planner) adjustExtra(now kv.Mono, r *roleState) {
 	size := r.size.workers
-	r.extra = int(math.Ceil(float64(r.extraShare*float64(size)) - 1e-9))
 	ratio, n := p.missRatio(r.cfg.Role), r.fleet.Ready
 	if n != r.order || r.fleet.Starting > 0 || n < size+r.extra || p.traffic.Arrivals == 0 {
 		r.settled, r.missed = 0, 0

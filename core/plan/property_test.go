@@ -28,14 +28,16 @@ func anyTraffic(t *rapid.T, now kv.Mono) *Traffic {
 	f.MediaShare, f.MediaTokens = rapid.Float64Range(0, 1).Draw(t, "media"), 500
 	f.TTFT, f.ITL = rapid.Float64Range(0, 2000).Draw(t, "ttft"), rapid.Float64Range(0, 100).Draw(t, "itl")
 	for r := range Encode {
-		f.Queued[r], f.Running[r] = rapid.Float64Range(0, 100).Draw(t, "queued"), rapid.Float64Range(0, 2000).Draw(t, "running")
+		f.Queued[r] = rapid.Float64Range(0, 100).Draw(t, "queued")
+		f.Running[r] = rapid.Float64Range(0, 2000).Draw(t, "running")
 	}
 	return f
 }
 
 // anyConfig draws a fleet whose floors fit its budget.
 func anyConfig(t *rapid.T) Config {
-	kind := rapid.SampledFrom([]string{"aggregated", "prefill+decode", "prefill+decode+encode", "aggregated+encode"}).Draw(t, "roles")
+	kinds := []string{"aggregated", "prefill+decode", "prefill+decode+encode", "aggregated+encode"}
+	kind := rapid.SampledFrom(kinds).Draw(t, "roles")
 	c := Config{Roles: testRoles(kind, 0.2), Targets: Targets{TTFT: 500 * time.Millisecond, ITL: 50 * time.Millisecond}}
 	floors := 0
 	for i := range c.Roles {
@@ -58,6 +60,7 @@ func anyConfig(t *rapid.T) Config {
 //   - the accelerators of all workers, also starting and draining ones, never exceed the budget,
 //   - orders are between floor and ceiling, as soon as accelerators are free for the floor,
 //   - without metrics no order changes, except for the floor and for withdrawn orders,
+//   - samples between intervals lower no order,
 //   - equal calls give equal plans.
 func TestOrdersKeepLimits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -82,7 +85,47 @@ func TestOrdersKeepLimits(t *testing.T) {
 			orders []int
 		}
 		var sent []sentOrder
+		// send gives the connector the orders. It begins within the settling time; a step may be carried out in any order of
+		// the roles.
+		send := func(at kv.Mono, orders []int) {
+			lag := rapid.SampledFrom([]time.Duration{0, 0, p.cfg.Interval, 3 * p.cfg.Interval / 2}).Draw(t, "lag")
+			due := at.Add(lag)
+			if n := len(sent); n > 0 {
+				due = max(due, sent[n-1].due)
+			}
+			if sent = append(sent, sentOrder{due, orders}); due == at {
+				for _, role := range rapid.Permutation(indexes(len(orders))).Draw(t, "first role") {
+					for _, s := range sent {
+						c.obey(at, role, s.orders[role])
+					}
+				}
+				sent = nil
+			}
+			if p.cfg.Budget > 0 && c.most > p.cfg.Budget {
+				t.Fatalf("%d accelerators were used, and the budget is %d", c.most, p.cfg.Budget)
+			}
+		}
 		for range rapid.IntRange(5, 60).Draw(t, "intervals") {
+			for i := range rapid.IntRange(0, 3).Draw(t, "samples") {
+				at := now.Add(time.Duration(7*(i+1)) * time.Second)
+				arrivals := rapid.SampledFrom([]int{-1, 0, 5, 400, 2000}).Draw(t, "sampled arrivals")
+				s := IntervalSample{Arrivals: float64(arrivals)}
+				s.Queued[c.roles[0].Role] = rapid.Float64Range(0, 100).Draw(t, "sampled queue")
+				before := p.currentOrders()
+				plan, raised := p.HandleSample(at, s)
+				if again, alike := twin.HandleSample(at, s); alike != raised || !reflect.DeepEqual(plan, again) {
+					t.Fatalf("equal samples: %+v and %+v", plan, again)
+				}
+				for i, n := range p.currentOrders() {
+					if n < before[i] || n > before[i] && !raised {
+						t.Fatalf("%v: a sample has the order %d follow %d: %+v", c.roles[i].Role, n, before[i], plan)
+					}
+				}
+				if raised {
+					checkPlan(t, p, &plan)
+					send(at, p.currentOrders())
+				}
+			}
 			now = now.Add(p.cfg.Interval)
 			c.drain = rapid.SampledFrom([]time.Duration{0, 30 * time.Second, 10 * time.Minute}).Draw(t, "drain")
 			c.start = rapid.SampledFrom([]time.Duration{10 * time.Second, time.Minute, time.Hour}).Draw(t, "start")
@@ -113,27 +156,7 @@ func TestOrdersKeepLimits(t *testing.T) {
 			if len(plan.Roles) == 0 {
 				continue
 			}
-			orders := make([]int, len(plan.Roles))
-			for i := range plan.Roles {
-				orders[i] = plan.Roles[i].Order
-			}
-			// The connector begins within the settling time; a step may be carried out in any order of the roles.
-			lag := rapid.SampledFrom([]time.Duration{0, 0, p.cfg.Interval, 3 * p.cfg.Interval / 2}).Draw(t, "lag")
-			due := now.Add(lag)
-			if n := len(sent); n > 0 {
-				due = max(due, sent[n-1].due)
-			}
-			if sent = append(sent, sentOrder{due, orders}); due == now {
-				for _, role := range rapid.Permutation(indexes(len(orders))).Draw(t, "first role") {
-					for _, s := range sent {
-						c.obey(now, role, s.orders[role])
-					}
-				}
-				sent = nil
-			}
-			if p.cfg.Budget > 0 && c.most > p.cfg.Budget {
-				t.Fatalf("%d accelerators were used, and the budget is %d", c.most, p.cfg.Budget)
-			}
+			send(now, p.currentOrders())
 		}
 	})
 }
@@ -169,10 +192,12 @@ func checkPlan(t *rapid.T, p *Planner, plan *Plan) {
 
 // anyStation draws the workers of a role with their work.
 func anyStation(t *rapid.T) station {
-	c := Config{Roles: testRoles("prefill+decode+encode", 0.2), Targets: Targets{TTFT: 500 * time.Millisecond, ITL: 50 * time.Millisecond}}
+	c := Config{Roles: testRoles("prefill+decode+encode", 0.2),
+		Targets: Targets{TTFT: 500 * time.Millisecond, ITL: 50 * time.Millisecond}}
 	c.EnsureDefaults()
 	u := usage{
-		known: true, input: float64(rapid.IntRange(1, 20_000).Draw(t, "input")), output: float64(rapid.IntRange(1, 2000).Draw(t, "output")),
+		known: true, input: float64(rapid.IntRange(1, 20_000).Draw(t, "input")),
+		output: float64(rapid.IntRange(1, 2000).Draw(t, "output")),
 		cached: rapid.Float64Range(0, 1).Draw(t, "cached"), inputSpread: rapid.Float64Range(0, 3).Draw(t, "spread"),
 		mediaShare: rapid.Float64Range(0, 1).Draw(t, "media"), mediaTokens: 500, mediaSpread: 1,
 	}
@@ -184,8 +209,8 @@ func anyStation(t *rapid.T) station {
 	}
 }
 
-// TestSizesAreMonotone: with more workers no fewer requests keep the targets, and with more requests no fewer workers are
-// needed.
+// TestSizesAreMonotone: with more workers no fewer requests keep the targets, and with more requests no fewer workers
+// are needed.
 func TestSizesAreMonotone(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := anyStation(t)
@@ -220,7 +245,8 @@ func TestLeastNumber(t *testing.T) {
 // TestRaiseAfterLowering: a connector which has not seen a lower order yet may drain workers, and start the ones of the
 // next order beside them. Their accelerators are taken together.
 func TestRaiseAfterLowering(t *testing.T) {
-	p, err := New(Config{Roles: testRoles("prefill+decode", 0.2), Targets: Targets{TTFT: time.Second, ITL: time.Second}, Budget: 9})
+	p, err := New(Config{Roles: testRoles("prefill+decode", 0.2), Targets: Targets{TTFT: time.Second, ITL: time.Second},
+		Budget: 9})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,11 +20,11 @@ func erlangC(n int, a float64) float64 {
 //
 //	P(wait > t) = C(n, a)·exp(-t/mean)    mean = S/(n-a)·(ca² + cs²)/2
 //
-// It is exact for M/M/n. For other times of service the mean of waits which are not 0 follows Allen and Cunneen
-// (Allen, Probability, Statistics and Queueing Theory, 2nd ed., 1990, section 5.3), and their distribution is taken to be
-// exponential, as it is in heavy traffic (Kingman; Whitt, Approximations for the GI/G/m queue, Production and Operations
-// Management 2, 1993). One queue stands for all workers because a router gives each request to the worker which can
-// begin it first.
+// It is exact for M/M/n. For other times of service the mean of waits which are not 0 follows Allen and Cunneen (Allen,
+// Probability, Statistics and Queueing Theory, 2nd ed., 1990, section 5.3), and their distribution is taken to be
+// exponential, as it is in heavy traffic (Kingman; Whitt, Approximations for the GI/G/m queue, Production and
+// Operations Management 2, 1993). One queue stands for all workers because a router gives each request to the worker
+// which can begin it first.
 type waitTail struct{ chance, mean float64 }
 
 // newWaitTail returns the tail for n servers, arrivals of rate a ms, a mean time of service in ms, and the squared
@@ -120,8 +120,8 @@ const (
 	compoundMost  = 100
 )
 
-// compoundWithin returns the chance that the sum of a Poisson number of parts, each one of sizes by equal chances, is at
-// most y. It is the recursion of Panjer (ASTIN Bulletin 12, 1981) on cells of y/compoundCells:
+// compoundWithin returns the chance that the sum of a Poisson number of parts, each one of sizes by equal chances, is
+// at most y. It is the recursion of Panjer (ASTIN Bulletin 12, 1981) on cells of y/compoundCells:
 //
 //	g(0) = exp(-mean + mean·f(0))    g(k) = mean/k · sum of j·f(j)·g(k-j)
 func compoundWithin(mean float64, sizes *[lengthParts]float64, y float64) float64 {
@@ -162,8 +162,9 @@ func compoundWithin(mean float64, sizes *[lengthParts]float64, y float64) float6
 	return min(sum, 1)
 }
 
-// normalWithin is compoundWithin for many parts. The distribution function is the logistic one with 1.702 for the scale,
-// which is within 0.01 of the normal one (Bowling et al., Journal of Industrial Engineering and Management 2, 2009).
+// normalWithin is compoundWithin for many parts. The distribution function is the logistic one with 1.702 for the
+// scale, which is within 0.01 of the normal one (Bowling et al., Journal of Industrial Engineering and Management 2,
+// 2009).
 func normalWithin(mean float64, sizes *[lengthParts]float64, y float64) float64 {
 	first, second := 0.0, 0.0
 	for _, size := range sizes {

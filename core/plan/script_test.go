@@ -12,8 +12,8 @@ import (
 	"penstock/core/kv"
 )
 
-// mockerTable is the simulator's default model of time in a few points: 16.5 ms and 15.2 µs a token, and steps by the use
-// of 2^20 tokens of cache.
+// mockerTable is the simulator's default model of time in a few points: 16.5 ms and 15.2 µs a token, and steps by the
+// use of 2^20 tokens of cache.
 func mockerTable() *TableModel {
 	sequences, contexts := []float64{0, 64, 256}, []float64{0, 4096}
 	steps := make([][]float64, len(sequences))
@@ -33,7 +33,8 @@ func mockerTable() *TableModel {
 // slowTable returns a model whose worker has so many ms for a token, beside 10 ms for a pass, and steps of 10 ms and a
 // tenth of a ms for a sequence.
 func slowTable(each float64) *TableModel {
-	m, err := NewTableModel([]float64{0, 10_000}, []float64{10, 10 + 10_000*each}, []float64{0, 1000}, []float64{0}, [][]float64{{10}, {110}})
+	m, err := NewTableModel([]float64{0, 10_000}, []float64{10, 10 + 10_000*each}, []float64{0, 1000}, []float64{0},
+		[][]float64{{10}, {110}})
 	if err != nil {
 		panic(err)
 	}
@@ -67,7 +68,8 @@ type script struct {
 	connector *fakeConnector
 	now       kv.Mono
 	traffic   Traffic
-	rise      float64 // of arrivals, an interval
+	sampled   time.Duration // of the interval, by samples
+	rise      float64       // of arrivals, an interval
 	last      string
 	plan      Plan
 }
@@ -83,10 +85,13 @@ type script struct {
 //	    [queued=N] [running=N]
 //	    changes what the next intervals have; queued and running are of all roles but encode
 //	run for=D [metrics=(good|none|frozen|equal|invalid)] [fleet=(known|unknown)] [wave=N]
-//	    prints each plan whose roles are not like in the one before: time, forecast, and for each role desired/feasible/actual,
-//	    the order, and the reason. With wave arrivals change by up to N from interval to interval
+//	    prints each plan whose roles are not like in the one before: time, forecast, and for each role
+//	    desired/feasible/actual, the order, and the reason. With wave arrivals change by up to N from interval to
+//	    interval
 //	ramp for=D arrivals=N
 //	    runs as long, with arrivals which come near N in equal steps
+//	sample after=D arrivals=N [queued=N]
+//	    a sample so long after the last plan or sample; prints the plan if it raises an order
 //	crash role=N [n=N]
 //	show
 //	    the last plan with its errors of forecasts
@@ -114,7 +119,8 @@ func newScript(t *testing.T, d *datadriven.TestData) *script {
 	d.MaybeScanArgs(t, "budget", &budget)
 	d.MaybeScanArgs(t, "accelerators", &accelerators)
 	d.MaybeScanArgs(t, "workers", &workers)
-	s := &script{cfg: Config{Roles: testRoles(kind, each), Budget: budget, Targets: Targets{TTFT: 500 * time.Millisecond, ITL: 50 * time.Millisecond}}}
+	s := &script{cfg: Config{Roles: testRoles(kind, each), Budget: budget,
+		Targets: Targets{TTFT: 500 * time.Millisecond, ITL: 50 * time.Millisecond}}}
 	for i := range s.cfg.Roles {
 		r := &s.cfg.Roles[i]
 		r.Floor, r.Ceiling, r.Accelerators = floor, ceiling, accelerators
@@ -187,6 +193,22 @@ func (s *script) do(t *testing.T, d *datadriven.TestData) string {
 		out := s.run(t, d)
 		s.rise = 0
 		return out
+	case "sample":
+		s.sampled += duration(t, d, "after", 0)
+		sample := IntervalSample{Arrivals: number(t, d, "arrivals", 0)}
+		for r := range Encode {
+			sample.Queued[r] = number(t, d, "queued", 0)
+		}
+		plan, raised := s.p.HandleSample(s.now.Add(s.sampled), sample)
+		if !raised {
+			return "no order is raised\n"
+		}
+		s.plan = plan
+		for i := range plan.Roles {
+			s.connector.obey(plan.At, i, plan.Roles[i].Order)
+		}
+		forecast, roles := s.describe()
+		return fmt.Sprintf("%v: %s%s", plan.At.Sub(kv.Mono(time.Hour)), forecast, roles)
 	case "crash":
 		role, n := 0, 1
 		d.MaybeScanArgs(t, "role", &role)
@@ -206,7 +228,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	d.MaybeScanArgs(t, "fleet", &fleet)
 	var out strings.Builder
 	for end := s.now.Add(duration(t, d, "for", 0)); s.now < end; {
-		s.now = s.now.Add(s.p.cfg.Interval)
+		s.now, s.sampled = s.now.Add(s.p.cfg.Interval), 0
 		s.connector.advance(s.now)
 		s.traffic.Arrivals += s.rise
 		o := Observation{Traffic: s.measure(metrics, wave), Fleet: s.connector.fleet(s.now)}
@@ -277,12 +299,14 @@ func (s *script) describe() (forecast, roles string) {
 func (s *script) show() string {
 	var out strings.Builder
 	f := s.plan.Forecast
-	fmt.Fprintf(&out, "observed %.3g/s, expected %.3g/s by %s with an error of %.3f, raised to %.3g/s\n", f.Observed, f.Expected, f.Method, f.Error, f.Raised)
+	fmt.Fprintf(&out, "observed %.3g/s, expected %.3g/s by %s with an error of %.3f, raised to %.3g/s\n", f.Observed,
+		f.Expected, f.Method, f.Error, f.Raised)
 	for _, e := range f.Errors {
 		fmt.Fprintf(&out, "  %s: %.3f\n", e.Method, e.Error)
 	}
 	for _, r := range s.plan.Roles {
-		fmt.Fprintf(&out, "%v: %.4f of requests keep the targets with %d, %.4f with any number; %s\n", r.Role, r.Attainment, r.Desired, r.Attainable, r.Model)
+		fmt.Fprintf(&out, "%v: %.4f of requests keep the targets with %d, %.4f with any number; %s\n", r.Role, r.Attainment,
+			r.Desired, r.Attainable, r.Model)
 	}
 	return out.String()
 }

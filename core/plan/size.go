@@ -57,7 +57,8 @@ func toMs(d time.Duration) float64 { return float64(d) / float64(time.Millisecon
 // makeWorkload describes the requests of u at a rate in requests a second.
 func (c *Config) makeWorkload(u *usage, rate float64) workload {
 	w := workload{
-		rate: rate / 1000, output: max(u.output, 1), ttft: toMs(c.Targets.TTFT), itl: toMs(c.Targets.ITL), transfer: c.TransferMs,
+		rate: rate / 1000, output: max(u.output, 1), transfer: c.TransferMs,
+		ttft: toMs(c.Targets.TTFT), itl: toMs(c.Targets.ITL),
 		mean: max(u.input*(1-u.cached), 1), tokens: u.mediaTokens, spread: u.mediaSpread,
 	}
 	w.lengths = spreadLengths(w.mean, u.inputSpread)
@@ -104,9 +105,9 @@ func (s *station) stepMs(running float64) float64 {
 	return s.model.StepMs(max(running, 1), s.load.context)
 }
 
-// prefillPerPass returns the mean time which prompts add to a pass of a worker, of so many ms, with arrivals of rate a ms:
-// the chance that the pass has prompt tokens, times the time of what it then has. A prompt which does not fit a pass is
-// spread over several. Prompts arrive by a Poisson process.
+// prefillPerPass returns the mean time which prompts add to a pass of a worker, of so many ms, with arrivals of rate a
+// ms: the chance that the pass has prompt tokens, times the time of what it then has. A prompt which does not fit a
+// pass is spread over several. Prompts arrive by a Poisson process.
 func (s *station) prefillPerPass(rate, pass float64) float64 {
 	if !s.prefills() {
 		return 0
@@ -185,8 +186,8 @@ func (s *station) ownMs(tokens, running float64) float64 {
 	return ms
 }
 
-// serviceMs returns the time for which a prompt occupies a busy worker: its part of a pass with a full budget, or of one
-// with itself alone if that is less. Prompts which wait share passes.
+// serviceMs returns the time for which a prompt occupies a busy worker: its part of a pass with a full budget, or of
+// one with itself alone if that is less. Prompts which wait share passes.
 func (s *station) serviceMs(running float64) float64 {
 	step := s.stepMs(running)
 	prompts := max(s.budget/s.load.mean, 1)
@@ -247,14 +248,14 @@ func (s *station) attainITL(n int) float64 {
 }
 
 // attainInterrupted returns the share of requests whose own time between tokens is within the target, though prompts of
-// others interrupt them, with n workers. An answer of o tokens has o·target ms. Of these prefills leave enough for o steps
-// if the prompts which come meanwhile take no longer than the rest:
+// others interrupt them, with n workers. An answer of o tokens has o·target ms. Of these prefills leave enough for o
+// steps if the prompts which come meanwhile take no longer than the rest:
 //
 //	P(W <= o·target - o·step(running))    W compound Poisson with mean number rate/n·o·target, of times of prefills
 //
-// It is a lower bound: prompts may not be computed before the answer ends. Short answers are the ones which miss: to them
-// one long prompt is an interruption which their few tokens do not outweigh. Steps are as of a worker with a standard
-// deviation more sequences than the mean.
+// It is a lower bound: prompts may not be computed before the answer ends. Short answers are the ones which miss: to
+// them one long prompt is an interruption which their few tokens do not outweigh. Steps are as of a worker with a
+// standard deviation more sequences than the mean.
 func (s *station) attainInterrupted(n int, running float64) float64 {
 	if s.role != Aggregated {
 		return 1
@@ -300,7 +301,8 @@ func (s *station) attainEncoding(n int) float64 {
 	if s.load.media == 0 || s.load.tokens == 0 {
 		return 1
 	}
-	wait, ok := newWaitTail(n, float64(s.load.rate*s.load.media), s.coder.EncodeMs(s.load.tokens), float64(s.load.spread*s.load.spread))
+	wait, ok := newWaitTail(n, float64(s.load.rate*s.load.media), s.coder.EncodeMs(s.load.tokens),
+		float64(s.load.spread*s.load.spread))
 	if !ok {
 		return 0
 	}
@@ -327,8 +329,8 @@ func (s *station) isWithinLoad(n int) bool {
 	return !s.prefills() || float64(rate*s.serviceMs(running)) <= loadWithoutTargets
 }
 
-// findSize returns the least number of workers which keeps the targets at chance times the share of requests which could
-// keep them with any number.
+// findSize returns the least number of workers which keeps the targets at chance times the share of requests which
+// could keep them with any number.
 func (s *station) findSize(chance float64) sizing {
 	if s.load.rate <= 0 {
 		return sizing{attainment: 1, most: 1, bound: boundByLoad}

@@ -2,7 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"math"
 
 	"penstock/core/kv"
 )
@@ -28,20 +27,25 @@ type Traffic struct {
 	Queued, Running [workerRoles]float64
 }
 
+// maxArrivals bounds the arrivals of an interval.
+const maxArrivals = 1e12
+
 // findProblem says what is wrong with t, "" if nothing is.
 func (t *Traffic) findProblem() string {
 	type number struct {
 		name      string
 		value, to float64
 	}
-	numbers := []number{{"arrivals", t.Arrivals, 1e12}}
+	numbers := []number{{"arrivals", t.Arrivals, maxArrivals}}
 	for r := range WorkerRole(workerRoles) {
-		numbers = append(numbers, number{"queue of " + r.String(), t.Queued[r], 1e12}, number{"running in " + r.String(), t.Running[r], 1e12})
+		numbers = append(numbers, number{"queue of " + r.String(), t.Queued[r], 1e12},
+			number{"running in " + r.String(), t.Running[r], 1e12})
 	}
 	if t.Arrivals > 0 {
 		numbers = append(numbers, number{"input tokens", t.InputTokens, 1e9}, number{"spread of input", t.InputSpread, 1e3},
-			number{"output tokens", t.OutputTokens, 1e9}, number{"spread of output", t.OutputSpread, 1e3}, number{"cached share", t.CachedShare, 1},
-			number{"share of media", t.MediaShare, 1}, number{"tokens of media", t.MediaTokens, 1e9}, number{"spread of media", t.MediaSpread, 1e3},
+			number{"output tokens", t.OutputTokens, 1e9}, number{"spread of output", t.OutputSpread, 1e3},
+			number{"cached share", t.CachedShare, 1}, number{"share of media", t.MediaShare, 1},
+			number{"tokens of media", t.MediaTokens, 1e9}, number{"spread of media", t.MediaSpread, 1e3},
 			number{"TTFT", t.TTFT, 1e12}, number{"ITL", t.ITL, 1e12})
 	}
 	for _, n := range numbers {
@@ -75,14 +79,17 @@ type Observation struct {
 // usage is what the latest requests were like. It outlives intervals without requests.
 type usage struct {
 	known                                            bool
+	requests                                         float64 // so far
 	input, output, cached, inputSpread, outputSpread float64
 	mediaShare, mediaTokens, mediaSpread             float64
 }
 
-// usageWeight is the weight of an interval with many requests in the means of usage; one with few has less.
+// An interval moves the means of usage by its share of itself and usageRequests, at most by usageWeight. The first
+// intervals count alike. Lengths differ by their mean or more: of fewer requests their mean and spread are off by so
+// much that the largest size of some minutes, which stays, is far beyond the need.
 const (
-	usageWeight   = 0.3
-	usageRequests = 20
+	usageWeight   = 0.15
+	usageRequests = 300
 )
 
 // addTraffic moves the means towards an interval with requests.
@@ -90,10 +97,8 @@ func (u *usage) addTraffic(t *Traffic) {
 	if t.Arrivals <= 0 {
 		return
 	}
-	w := usageWeight * math.Min(1, t.Arrivals/usageRequests)
-	if !u.known {
-		w, u.known = 1, true
-	}
+	u.known, u.requests = true, u.requests+t.Arrivals
+	w := max(min(usageWeight, t.Arrivals/(t.Arrivals+usageRequests)), t.Arrivals/u.requests)
 	move := func(to *float64, value float64) { *to += float64(w * (value - *to)) }
 	move(&u.input, t.InputTokens)
 	move(&u.output, t.OutputTokens)

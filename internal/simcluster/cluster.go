@@ -231,6 +231,8 @@ func (c *cluster) runEvent() error {
 		c.admitWaiting(&c.routers[e.a])
 	case eventScale:
 		c.scaleFleet()
+	case eventScaleSample:
+		c.sampleFleet()
 	case eventWorkerReady:
 		c.beginWorker(e.a, e.b)
 	case eventDrainCheck:

@@ -24,10 +24,15 @@ const (
 	StaticMode = "static"
 	// OracleMode has the planner's sizes for the true arrivals, ordered one start-up ahead.
 	OracleMode = "oracle"
+	// PresentMode has the planner's sizes for the true arrivals of the interval which begins, ordered then: without
+	// foresight beyond that interval.
+	PresentMode = "present"
 )
 
 // PlannerModes returns the names, in the order of the rows of a comparison.
-func PlannerModes() []string { return []string{PlannerMode, ReactiveMode, StaticMode, OracleMode} }
+func PlannerModes() []string {
+	return []string{PlannerMode, ReactiveMode, StaticMode, OracleMode, PresentMode}
+}
 
 // PlannerComparison compares ways to size a fleet on one workload.
 type PlannerComparison struct {
@@ -155,10 +160,12 @@ func (p *PlannerComparison) RunMode(ctx context.Context, mode string, progress f
 	var s Scaler
 	switch mode {
 	case PlannerMode:
-		s = sized
+		s = &sampledFleet{sized}
 	case ReactiveMode:
 		s = &reactiveScaler{sizedFleet: sized}
 	case OracleMode:
+		s = &oracleScaler{sizedFleet: sized, ahead: p.Cluster.Scaling.StartUp}
+	case PresentMode:
 		s = &oracleScaler{sizedFleet: sized}
 	default:
 		return PlannerRow{}, fmt.Errorf("simcluster: there is no planner %.40q", mode)
@@ -255,6 +262,18 @@ func (s *sizedFleet) DecideWorkers(r *ScaleReport) int {
 	return p.Roles[0].Order
 }
 
+// sampledFleet is the planner of core/plan with samples between its intervals.
+type sampledFleet struct{ *sizedFleet }
+
+// DecideSample implements Sampler.
+func (s *sampledFleet) DecideSample(now time.Duration, sample plan.IntervalSample) (order int, decided bool) {
+	p, raised := s.planner.HandleSample(kv.Mono(now), sample)
+	if !raised {
+		return 0, false
+	}
+	return p.Roles[0].Order, true
+}
+
 // sizeAt returns the planner's size for a rate in requests a second, which are like the latest ones.
 func (s *sizedFleet) sizeAt(rate float64) int { return s.planner.SizeFor(nil, rate)[0] }
 
@@ -330,8 +349,11 @@ func (s *reactiveScaler) oneWorkerRate(rate float64) float64 {
 }
 
 // oracleScaler knows the arrivals of the intervals to come. It has at every time the size which the busiest of the
-// intervals needs which are over one start-up later, or which run until then.
-type oracleScaler struct{ *sizedFleet }
+// intervals needs which are over some time ahead, or which run until then.
+type oracleScaler struct {
+	*sizedFleet
+	ahead time.Duration
+}
 
 // DecideWorkers implements Scaler.
 func (s *oracleScaler) DecideWorkers(r *ScaleReport) int {
@@ -349,7 +371,7 @@ func (s *oracleScaler) DecideWorkers(r *ScaleReport) int {
 	}
 	c := &s.comparison.Cluster.Scaling
 	next := int(r.Now / c.Interval)
-	last := int((r.Now + c.StartUp + c.Interval - 1) / c.Interval)
+	last := int((r.Now + s.ahead + c.Interval - 1) / c.Interval)
 	most := 0.0
 	for i := next; i <= last && i < len(s.comparison.arrivals); i++ {
 		most = max(most, s.comparison.arrivals[i])

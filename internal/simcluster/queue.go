@@ -44,6 +44,7 @@ const (
 	eventJobTick                        // a deadline of its prefill worker may be due
 	eventDecodeNote                     // note a of a prefill worker has reached its decode worker
 	eventScale                          // the Scaler decides
+	eventScaleSample                    // it sees a sample of the interval
 	eventWorkerReady                    // worker a, of order b, has started
 	eventDrainCheck                     // worker a, of order b, may have finished its requests
 	eventHandoffTick                    // a deadline of the handoff of call a, of generation b, may be due

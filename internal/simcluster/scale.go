@@ -22,6 +22,8 @@ type Scaling struct {
 	// which leaves serves the requests which it has, for DrainLimit at most; the rest migrates. Without them it is gone at
 	// once.
 	Interval, StartUp, DrainLimit time.Duration
+	// SampleEvery is the time between two samples of an interval, for a Scaler which is a Sampler; 0 is for none.
+	SampleEvery time.Duration
 	// MetricsLost is the share of intervals whose metrics are lost, and StartsFailed the share of ordered workers which never
 	// get ready.
 	MetricsLost, StartsFailed float64
@@ -33,6 +35,12 @@ type Scaling struct {
 type Scaler interface {
 	// DecideWorkers returns how many workers are to exist, without the ones which drain: from 0, and at most all.
 	DecideWorkers(r *ScaleReport) int
+}
+
+// Sampler is a Scaler which also decides between two intervals.
+type Sampler interface {
+	// DecideSample returns how many workers are to exist, and false if it leaves them as they are.
+	DecideSample(now time.Duration, s plan.IntervalSample) (int, bool)
 }
 
 // ScaleReport is what a Scaler is told at the end of an interval.
@@ -72,6 +80,9 @@ func (c *Config) validateScaling() error {
 	if !(s.MetricsLost >= 0 && s.MetricsLost <= 1 && s.StartsFailed >= 0 && s.StartsFailed <= 1) {
 		errs = append(errs, fault.New(fault.Invalid, "simcluster: the shares %g of lost metrics and %g of failed starts are not between 0 and 1", s.MetricsLost, s.StartsFailed))
 	}
+	if s.SampleEvery < 0 || s.SampleEvery > 0 && s.SampleEvery < time.Second {
+		errs = append(errs, fault.New(fault.Invalid, "simcluster: samples must be a second apart, or 0 for none"))
+	}
 	if c.PrefillWorkers > 0 || c.EncodeWorkers > 0 {
 		errs = append(errs, fault.New(fault.Invalid, "simcluster: only aggregated workers can change in number: leave out prefill and encode workers"))
 	}
@@ -102,7 +113,7 @@ type fleetScaler struct {
 
 // intervalSums has the sums over the requests of an interval.
 type intervalSums struct {
-	arrivals                                 float64
+	arrivals, sampled                        float64
 	finished, input, cached, output          float64
 	computed, computedSquares, outputSquares float64
 	ttft, answersWithGaps, gapMs             float64
@@ -123,7 +134,18 @@ func (c *cluster) openScaling() {
 		s.states[i] = absent
 	}
 	s.use.Most = c.cfg.Scaling.Initial
-	c.queue.push(c.now.Add(c.cfg.Scaling.Interval), eventScale, 0, 0)
+	c.startInterval()
+}
+
+// startInterval schedules the samples of an interval, and its end.
+func (c *cluster) startInterval() {
+	s := &c.cfg.Scaling
+	if _, samples := s.Scaler.(Sampler); samples && s.SampleEvery > 0 {
+		for after := s.SampleEvery; after < s.Interval; after += s.SampleEvery {
+			c.queue.push(c.now.Add(after), eventScaleSample, 0, 0)
+		}
+	}
+	c.queue.push(c.now.Add(s.Interval), eventScale, 0, 0)
 }
 
 // exists reports whether a worker is one whose crashes and restarts count.
@@ -182,26 +204,60 @@ func (c *cluster) takeTraffic() plan.Traffic {
 	s.means = t
 	for i := range c.workers {
 		if w := &c.workers[i]; w.alive && !w.draining {
-			waiting := w.sched.Stats().Waiting + len(w.inbox)
-			t.Queued[plan.Aggregated] += float64(waiting)
+			waiting := w.countWaiting()
 			t.Running[plan.Aggregated] += float64(max(w.heldCalls-waiting, 0))
 		}
 	}
-	for i := range c.routers {
-		t.Queued[plan.Aggregated] += float64(len(c.routers[i].waiting))
-	}
+	t.Queued[plan.Aggregated] = c.countQueued()
 	return t
+}
+
+// countWaiting returns the requests of a worker which do not run.
+func (w *simWorker) countWaiting() int { return w.sched.Stats().Waiting + len(w.inbox) }
+
+// countQueued returns the requests which wait in routers and at workers which do not drain.
+func (c *cluster) countQueued() float64 {
+	n := 0
+	for i := range c.workers {
+		if w := &c.workers[i]; w.alive && !w.draining {
+			n += w.countWaiting()
+		}
+	}
+	for i := range c.routers {
+		n += len(c.routers[i].waiting)
+	}
+	return float64(n)
+}
+
+// sampleFleet has the Scaler see a sample, and carries out what it decides.
+func (c *cluster) sampleFleet() {
+	s := &c.scaling
+	sample := plan.IntervalSample{Arrivals: s.sums.arrivals - s.sums.sampled}
+	sample.Queued[plan.Aggregated] = c.countQueued()
+	s.sums.sampled = s.sums.arrivals
+	if s.random.drawChance(c.cfg.Scaling.MetricsLost) {
+		return
+	}
+	if order, decided := c.cfg.Scaling.Scaler.(Sampler).DecideSample(sinceStart(c.now), sample); decided {
+		c.carryOut(order)
+	}
 }
 
 // scaleFleet has the Scaler decide, and carries the decision out.
 func (c *cluster) scaleFleet() {
 	s := &c.scaling
-	c.queue.push(c.now.Add(c.cfg.Scaling.Interval), eventScale, 0, 0)
+	c.startInterval()
 	report := ScaleReport{Now: sinceStart(c.now), Fleet: s.describeFleet(c)}
 	if t := c.takeTraffic(); !s.random.drawChance(c.cfg.Scaling.MetricsLost) {
 		report.Traffic = &t
 	}
-	order := min(max(c.cfg.Scaling.Scaler.DecideWorkers(&report), 0), c.cfg.Workers)
+	c.carryOut(c.cfg.Scaling.Scaler.DecideWorkers(&report))
+}
+
+// carryOut orders or releases workers until as many exist as are to.
+func (c *cluster) carryOut(order int) {
+	s := &c.scaling
+	order = min(max(order, 0), c.cfg.Workers)
 	existing := 0
 	for _, p := range s.states {
 		if p == present || p == starting {

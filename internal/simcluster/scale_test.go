@@ -90,6 +90,43 @@ func TestOrderedWorkerStarts(t *testing.T) {
 	}
 }
 
+// sampledScaler has two workers from its second sample on, and keeps its samples and their times.
+type sampledScaler struct {
+	listedScaler
+	samples []plan.IntervalSample
+	times   []time.Duration
+}
+
+func (s *sampledScaler) DecideSample(now time.Duration, sample plan.IntervalSample) (int, bool) {
+	s.samples, s.times = append(s.samples, sample), append(s.times, now)
+	return 2, len(s.samples) == 2
+}
+
+// TestSamples: samples of an interval have its arrivals as far as they came, and a worker ordered by one starts then.
+func TestSamples(t *testing.T) {
+	s := &sampledScaler{listedScaler: listedScaler{list: []int{2}}}
+	cfg := scalingConfig(s)
+	cfg.Scaling.SampleEvery = 7 * time.Second
+	j := runScaling(t, cfg, steadyRequests(1000, 100*time.Millisecond, 200, 20))
+	for i, want := range []time.Duration{7 * time.Second, 14 * time.Second, 21 * time.Second, 28 * time.Second, 37 * time.Second} {
+		if got := s.samples[i].Arrivals; s.times[i] != want || got < 69 || got > 71 {
+			t.Errorf("sample %d has %g arrivals at %v, want 70 at %v", i, got, s.times[i], want)
+		}
+	}
+	if got := s.reports[0].Traffic.Arrivals; got < 299 || got > 301 {
+		t.Errorf("the interval has %g arrivals, want 300", got)
+	}
+	first := time.Duration(0)
+	for _, a := range j.samples {
+		if a.Worker == 2 && (first == 0 || a.Sent < first) {
+			first = a.Sent
+		}
+	}
+	if first < 74*time.Second || first > 75*time.Second {
+		t.Errorf("the worker which the sample of 14 s ordered has its first request at %v, want 74 s", first)
+	}
+}
+
 // TestDrainedWorkerFinishes: a worker which leaves gets no request, and finishes what it has; with a drain of no time they
 // move to another worker.
 func TestDrainedWorkerFinishes(t *testing.T) {
@@ -199,7 +236,7 @@ func TestOracleOrdersAhead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	oracle := &oracleScaler{&sizedFleet{planner: planner, comparison: c}}
+	oracle := &oracleScaler{sizedFleet: &sizedFleet{planner: planner, comparison: c}, ahead: cfg.Scaling.StartUp}
 	few, many := 0, planner.SizeFor(&c.first, 30)[0]
 	for i := 1; i < 8; i++ {
 		traffic := c.first
