@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import tempfile
 import unittest
 from unittest import mock
 
@@ -42,7 +43,8 @@ def refusal(status: int, retry: str, **headers: str) -> bytes:
 
 class Protocol(AsyncCase):
     def setUp(self) -> None:
-        quick = mock.patch.multiple(server_module, _FIRST_WAIT=0.001, _LONGEST_WAIT=0.01, _log=mock.Mock())
+        self.log = mock.Mock()
+        quick = mock.patch.multiple(server_module, _FIRST_WAIT=0.001, _LONGEST_WAIT=0.01, _log=self.log)
         quick.start()
         self.addCleanup(quick.stop)
 
@@ -82,6 +84,8 @@ class Protocol(AsyncCase):
             with self.assertRaises(UnavailableError) as caught:
                 await KvPushRouter(self.endpoint(server.url), 16).best_worker_id([1])
             self.assertEqual((caught.exception.status, caught.exception.retry_after), (503, 7))
+        # The server's wait counts where it is longer than the client's own, as far as the longest.
+        self.assertEqual([call.args[-1] for call in self.log.warning.call_args_list], [0.01, 0.01])
 
     async def test_stream(self) -> None:
         """An answer is whole, or StreamBrokenError says how many tokens came."""
@@ -131,20 +135,25 @@ class Protocol(AsyncCase):
     async def test_what_is_sent(self) -> None:
         async with Scripted(generate=[chunks(DONE)], best_worker=[BEST]) as server:
             names = {"PENSTOCK_SERVER": server.url + "/v1/", "PENSTOCK_API_KEY": "sk-1"}
-            with mock.patch.dict(os.environ, names, HTTP_PROXY="http://127.0.0.1:1"):
+            with mock.patch.dict(os.environ, names):
                 client = namespace(NAMES[0]).component(NAMES[1]).endpoint(NAMES[2]).client()
             await client.round_robin({"model": "a", "token_ids": (1, 2**32 - 1), "worker_id": None})
+            for send in (client.random, client.generate):
+                await send({"token_ids": [2]})
             await client.direct({"token_ids": [1], "router_config_override": {"router_temperature": 1}}, 2**53 - 1)
             config = KvRouterConfig(router_temperature=0.5, overlap_score_weight=2, assume_kv_reuse=False)
             router = KvPushRouter(client.endpoint, 16, config, model="b")
             await router.generate([3], "a", {"max_tokens": 2}, {"top_k": 4}, {"router_temperature": 0}, 5, dp_rank=6)
             await router.best_worker_id([4])
             await client.endpoint.server.close()
+        at_random = {"model": "m", "token_ids": [2], "router_config_override": {"router_mode": "random"}}
         override = {"router_temperature": 0, "overlap_score_weight": 2, "assume_kv_reuse": False}
         self.assertEqual(
             [json.loads(body) for _, body in server.requests if body],
             [
                 {"model": "a", "token_ids": [1, 2**32 - 1], "router_config_override": {"router_mode": "round-robin"}},
+                at_random,
+                at_random,
                 {
                     "model": "m",
                     "token_ids": [1],
@@ -164,6 +173,18 @@ class Protocol(AsyncCase):
             ],
         )
         self.assertTrue(all("authorization: Bearer sk-1\r\n" in head.replace("A", "a") for head, _ in server.requests))
+
+    async def test_other_credentials(self) -> None:
+        """What the machine has for other programs is not sent."""
+        with tempfile.NamedTemporaryFile("w") as netrc:
+            netrc.write("machine 127.0.0.1 login a password b\n")
+            netrc.flush()
+            os.chmod(netrc.name, 0o600)
+            async with Scripted(best_worker=[BEST]) as server:
+                with mock.patch.dict(os.environ, NETRC=netrc.name):
+                    os.environ.pop("PENSTOCK_API_KEY", None)
+                    await KvPushRouter(self.endpoint(server.url), 16).best_worker_id([1])
+            self.assertFalse(any("authorization" in head.lower() for head, _ in server.requests))
 
     async def test_bad_input(self) -> None:
         """What is out of range is refused by name, before anything is sent."""
