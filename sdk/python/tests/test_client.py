@@ -6,6 +6,7 @@ import asyncio
 import random
 import re
 import unittest
+import warnings
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import aclosing
 from dataclasses import fields
@@ -247,12 +248,11 @@ class Fleet(AsyncCase):
                 await KvPushRouter(self.endpoint, 16, config).best_worker_id([1])
 
     async def test_two_loops(self) -> None:
-        """A runtime may outlive an event loop."""
+        """A runtime may outlive an event loop, whose connections nobody closes."""
+        warnings.simplefilter("ignore", ResourceWarning)
 
         async def ask() -> int:
-            loads = await self.router.get_potential_loads([1, 2, 3])
-            await self.runtime.close()
-            return len(loads)
+            return len(await self.router.get_potential_loads([1, 2, 3]))
 
         for _ in range(2):
             self.assertEqual(await asyncio.to_thread(lambda: asyncio.run(ask())), 3)

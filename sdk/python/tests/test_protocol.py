@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import tempfile
 import unittest
 from unittest import mock
 
@@ -135,9 +134,9 @@ class Protocol(AsyncCase):
     async def test_what_is_sent(self) -> None:
         async with Scripted(generate=[chunks(DONE)], best_worker=[BEST]) as server:
             names = {"PENSTOCK_SERVER": server.url + "/v1/", "PENSTOCK_API_KEY": "sk-1"}
-            with mock.patch.dict(os.environ, names):
+            with mock.patch.dict(os.environ, names, HTTP_PROXY="http://127.0.0.1:1"):
                 client = namespace(NAMES[0]).component(NAMES[1]).endpoint(NAMES[2]).client()
-            await client.round_robin({"model": "a", "token_ids": (1, 2**32 - 1), "worker_id": None})
+                await client.round_robin({"model": "a", "token_ids": (1, 2**32 - 1), "worker_id": None})
             for send in (client.random, client.generate):
                 await send({"token_ids": [2]})
             await client.direct({"token_ids": [1], "router_config_override": {"router_temperature": 1}}, 2**53 - 1)
@@ -173,18 +172,6 @@ class Protocol(AsyncCase):
             ],
         )
         self.assertTrue(all("authorization: Bearer sk-1\r\n" in head.replace("A", "a") for head, _ in server.requests))
-
-    async def test_other_credentials(self) -> None:
-        """What the machine has for other programs is not sent."""
-        with tempfile.NamedTemporaryFile("w") as netrc:
-            netrc.write("machine 127.0.0.1 login a password b\n")
-            netrc.flush()
-            os.chmod(netrc.name, 0o600)
-            async with Scripted(best_worker=[BEST]) as server:
-                with mock.patch.dict(os.environ, NETRC=netrc.name):
-                    os.environ.pop("PENSTOCK_API_KEY", None)
-                    await KvPushRouter(self.endpoint(server.url), 16).best_worker_id([1])
-            self.assertFalse(any("authorization" in head.lower() for head, _ in server.requests))
 
     async def test_bad_input(self) -> None:
         """What is out of range is refused by name, before anything is sent."""

@@ -109,8 +109,8 @@ class Server:
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=30),
                 socket_options=_keep_alive(),
             )
-            # The key is for one server only: no redirects. Proxies and passwords are for other programs.
-            self._http = httpx.AsyncClient(transport=transport, headers=headers, trust_env=False)
+            # The key is for one server only: no redirects, and by the transport no proxy of the environment.
+            self._http = httpx.AsyncClient(transport=transport, headers=headers)
             self._loop = loop
         return self._http
 
