@@ -255,12 +255,13 @@ class Protocol(AsyncCase):
                     with self.assertRaisesRegex(want, words):
                         await KvPushRouter(self.endpoint(server.url), 16).best_worker_id([1])
         # A fleet which has no worker yet is asked again; after a 404 the table is read again.
-        gone = reply(404, {"error": {"message": "the model m is not served", "code": "not_found"}})
+        gone = reply(404, {"error": {"message": "the model m is not served", "code": None}})
         tables = [reply(200, {"rows": []}), rows(), rows({"model": "n"})]
         async with Scripted(workers=tables, best_worker=[gone, BEST]) as server:
             router = KvPushRouter(self.endpoint(server.url), 16)
-            with self.assertRaisesRegex(RefusedError, "the model m is not served"):
+            with self.assertRaisesRegex(RefusedError, "the model m is not served") as caught:
                 await router.best_worker_id([1])
+            self.assertEqual(caught.exception.code, "")
             self.assertEqual(await router.best_worker_id([1]), (1, 2))
             self.assertEqual([json.loads(body)["model"] for _, body in server.requests if body], ["m", "n"])
             self.assertEqual(server.count("/workers"), 3)

@@ -169,7 +169,7 @@ class Client:
     def __await__(self) -> Generator[Any, None, Client]:
         """Return the client: ``await endpoint.client()`` is the same."""
         return self
-        yield
+        yield  # makes this a generator, which __await__ must return
 
     async def generate(self, input: Fields) -> AsyncGenerator[GenerateEvent, None]:
         """Send a request to a worker at random."""

@@ -154,7 +154,7 @@ class Server:
         message = f"{self.url} answered {status}"
         try:
             error = json.loads(body)["error"]
-            message, code = str(error["message"]), str(error["code"])
+            message, code = str(error["message"]), str(error["code"] or "")
         except (ValueError, TypeError, KeyError):
             if status in (404, 405):
                 message += f": it has no router API; {_NAME_ONE}"
