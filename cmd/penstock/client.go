@@ -51,7 +51,8 @@ type serverTarget struct {
 
 // addTargetFlags defines the flags of a target.
 func addTargetFlags(cmd *cobra.Command, t *serverTarget) {
-	t.addServerFlag(cmd, "server", defaultServer, "URL of the running process to ask")
+	server := cmp.Or(config.ServerURL(os.Environ()), defaultServer)
+	t.addServerFlag(cmd, "server", server, "URL of the running process to ask (env "+config.EnvServer+")")
 	t.addKeyFileFlag(cmd)
 	t.addCAFlag(cmd)
 }

@@ -19,8 +19,14 @@ const (
 // EnvKey is the variable with the API key which commands send to the server.
 const EnvKey = envPrefix + "API_KEY"
 
+// EnvServer is the variable with the URL of the server which commands and the Python client ask.
+const EnvServer = envPrefix + "SERVER"
+
 // APIKey returns the value of EnvKey; "" if it is not set.
 func APIKey(environ []string) string { return lookupEnv(environ, EnvKey) }
+
+// ServerURL returns the value of EnvServer; "" if it is not set.
+func ServerURL(environ []string) string { return lookupEnv(environ, EnvServer) }
 
 // lookupEnv returns the value of an environment variable; "" if it is not set.
 func lookupEnv(environ []string, name string) (value string) {

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Holds penstock/internal/zmtp against libzmq, both ways, and has libzmq follow the events of
 # an embedding cache: once with the one that pyzmq from PyPI brings, and once with Debian's
-# (python3-zmq), where the machine can install it. Then the publisher of sdk/python, its types
-# checked, and the one of sdk/c, under valgrind, against a router. Usage: test/interop/zmtp.sh; it
-# builds penstock unless PENSTOCK_BINARY names one.
+# (python3-zmq), where the machine can install it. Then sdk/python, its types checked: its
+# publisher against a router, its client against "penstock up", and its wheel. Then the publisher
+# of sdk/c, under valgrind. Usage: test/interop/zmtp.sh; it builds penstock unless PENSTOCK_BINARY
+# names one. PENSTOCK_ROUTER_DOCUMENT is that of python/sdk_scripts.py.
 # Exits with 77, and says why, if no libzmq could be had.
 set -euo pipefail
 cd "$(dirname "$0")/zmtp"
@@ -22,7 +23,7 @@ cp -r "$root/sdk/python" "$work/sdk"
 if [ "${#pythons[@]}" -gt 0 ] && "${pythons[0]}" -m pip install -q --no-compile --disable-pip-version-check mypy==1.18.2 "$work/sdk" >"$work/sdk.log" 2>&1; then
   sdk="${pythons[0]}"
 else
-  missing+=("the publisher of sdk/python: $(tail -1 "$work/sdk.log" 2>/dev/null || echo "no Python with pyzmq")")
+  missing+=("sdk/python: $(tail -1 "$work/sdk.log" 2>/dev/null || echo "no Python with pyzmq")")
 fi
 # The publisher in C takes libzmq's header, a compiler and valgrind.
 c_tools() {
@@ -57,6 +58,8 @@ test_publisher() { PENSTOCK_SDK_PUBLISHER="$*" go test -count=1 -v ./sdk | grep 
 if [ -n "$sdk" ]; then
   (cd "$root/sdk/python" && "$sdk" -B -m mypy --cache-dir="$work/mypy" && "$sdk" -B -m unittest discover tests)
   test_publisher "$sdk" -B publisher.py
+  PYTHON="$sdk" "$root/tools/wheel.sh" "$work/wheel"
+  PYTHONPATH="$root/sdk/python/tests" "$sdk" -B ../python/sdk_scripts.py "$work"/wheel/penstock-*.whl
 fi
 if c_tools; then
   valgrind=(valgrind -q --error-exitcode=1 --leak-check=full --show-leak-kinds=all --errors-for-leak-kinds=all)

@@ -13,6 +13,7 @@ import (
 	"penstock/core/health"
 	"penstock/core/kv"
 	"penstock/core/prefix"
+	"penstock/internal/catalog"
 	"penstock/internal/edge/readiness"
 	"penstock/internal/engine"
 	"penstock/internal/plane/disco"
@@ -86,8 +87,12 @@ type workerRow struct {
 	Rank         uint32  `json:"dp_rank"`
 	Name         string  `json:"name"` // name of the process for operators
 	Role         string  `json:"role"` // aggregated, prefill, decode, encode or router
+	Namespace    string  `json:"namespace"`
+	Component    string  `json:"component"`
+	Endpoint     string  `json:"endpoint"`
 	Addr         string  `json:"addr"` // on the request plane
 	Model        string  `json:"model"`
+	BlockSize    int     `json:"block_size"` // 0 if its model card is unknown
 	Engine       string  `json:"engine"`
 	Host         string  `json:"host"`
 	PID          int     `json:"pid"`
@@ -146,22 +151,26 @@ func (r *Router) workerTable() []workerRow {
 	}
 	for _, w := range r.mu.snapshot.Workers {
 		if w.Problem != "" {
-			table = append(table, workerRow{
-				WorkerID: uint64(w.ID), Name: nameOf(&w.Instance), Role: roleOf(w.Card), Addr: w.Addr, Host: w.Host, PID: w.PID,
-				State: readiness.StateError, Problem: w.Problem, Feed: feedRow{State: "none"}, Warnings: []engine.Warning{},
-			})
+			row := newWorkerRow(w)
+			row.State, row.Problem, row.Feed, row.Warnings = readiness.StateError, w.Problem, feedRow{State: "none"}, []engine.Warning{}
+			table = append(table, row)
 		}
 	}
 	return table
 }
 
+// newWorkerRow returns the part of a worker's row which its registration says.
+func newWorkerRow(w *catalog.Worker) workerRow {
+	return workerRow{
+		WorkerID: uint64(w.ID), Name: nameOf(&w.Instance), Role: roleOf(w.Card), Namespace: w.Namespace, Component: w.Component, Endpoint: w.Endpoint,
+		Addr: w.Addr, Model: w.Card.Name, BlockSize: w.Card.BlockSize, Engine: w.Card.Engine, Host: w.Host, PID: w.PID,
+	}
+}
+
 // workerRowLocked returns the row of one member with the cache state h, without its feed.
 func (r *Router) workerRowLocked(now kv.Mono, m *member, h workerCache) workerRow {
-	row := workerRow{
-		WorkerID: uint64(m.worker.ID), Rank: m.worker.Rank, Name: nameOf(&m.in.Instance), Role: roleOf(m.in.Card), Addr: m.in.Addr,
-		Model: m.in.Card.Name, Engine: m.in.Card.Engine,
-		Host: m.in.Host, PID: m.in.PID, CachedBlocks: h.blocks,
-	}
+	row := newWorkerRow(m.in)
+	row.Rank, row.CachedBlocks = m.worker.Rank, h.blocks
 	row.State, row.Problem = r.conditionLocked(now, m, h)
 	p := r.memberPoolLocked(m)
 	var l activeseq.Load

@@ -199,7 +199,11 @@ type workerRow struct {
 	WorkerID kv.WorkerID `json:"worker_id"`
 	State    string
 	Problem  string
-	Load     struct {
+
+	Namespace, Component, Endpoint string
+
+	BlockSize int `json:"block_size"`
+	Load      struct {
 		ActiveRequests int `json:"active_requests"`
 		PrefillTokens  int `json:"prefill_tokens"`
 	}
@@ -292,7 +296,8 @@ func TestPrefixGoesToHolder(t *testing.T) {
 		synctest.Wait()
 		c.checkIndex()
 		for id, row := range c.workers() {
-			if row.State != "ready" || row.Feed.State != "live" || row.Feed.Gaps != 0 || row.Load.ActiveRequests != 0 {
+			if row.State != "ready" || row.Feed.State != "live" || row.Feed.Gaps != 0 || row.Load.ActiveRequests != 0 ||
+				row.Namespace != "penstock" || row.Component != "backend" || row.Endpoint != "generate" || row.BlockSize != 4 {
 				t.Errorf("worker %d: %+v", id, row)
 			}
 		}
