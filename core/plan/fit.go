@@ -53,8 +53,10 @@ const (
 // NewFittedModel returns a model which has learned nothing. Workers are cold for warmUp after they are ready; two
 // minutes if 0.
 func NewFittedModel(warmUp time.Duration) *FittedModel {
-	return &FittedModel{warmUp: cmp.Or(warmUp, 2*time.Minute), sums: newNormalEquations(fitColumns),
-		row: make([]float64, fitColumns)}
+	return &FittedModel{
+		warmUp: cmp.Or(warmUp, 2*time.Minute), sums: newNormalEquations(fitColumns),
+		row: make([]float64, fitColumns),
+	}
 }
 
 // AddPass learns a pass. It reports whether the pass counts: passes of cold workers and impossible figures do not.

@@ -54,8 +54,10 @@ func TestTableModel(t *testing.T) {
 // anyPass returns a pass of an engine with known times, with noise of 10 %.
 func anyPass(rng *rand.Rand, times float64) PassSample {
 	tokens, sequences := float64(rng.IntN(4)*rng.IntN(2000)), float64(rng.IntN(100))
-	s := PassSample{Age: time.Hour, PrefillTokens: tokens, Sequences: sequences,
-		ContextTokens: sequences * float64(100+rng.IntN(3000))}
+	s := PassSample{
+		Age: time.Hour, PrefillTokens: tokens, Sequences: sequences,
+		ContextTokens: sequences * float64(100+rng.IntN(3000)),
+	}
 	ms := truePassMs(tokens, sequences, s.ContextTokens) * times * (1 + 0.1*rng.NormFloat64())
 	s.Took = time.Duration(ms * float64(time.Millisecond))
 	return s
@@ -110,8 +112,10 @@ func TestFittedModel(t *testing.T) {
 func TestFitBecomesReady(t *testing.T) {
 	m := NewFittedModel(time.Minute)
 	add := func(tokens, sequences float64) {
-		m.AddPass(PassSample{Age: time.Hour, PrefillTokens: tokens, Sequences: sequences, ContextTokens: 100 * sequences,
-			Took: 20 * time.Millisecond})
+		m.AddPass(PassSample{
+			Age: time.Hour, PrefillTokens: tokens, Sequences: sequences, ContextTokens: 100 * sequences,
+			Took: 20 * time.Millisecond,
+		})
 	}
 	for range 100 {
 		add(500, 8)
@@ -124,8 +128,12 @@ func TestFitBecomesReady(t *testing.T) {
 	if !m.IsReady() {
 		t.Error("not ready with passes which differ")
 	}
-	for _, s := range []PassSample{{Age: time.Hour, PrefillTokens: math.NaN(), Took: 1}, {Age: time.Hour, Took: 1},
-		{Age: time.Hour, Sequences: 1}, {Age: time.Hour, Sequences: 1, Took: 24 * time.Hour}} {
+	for _, s := range []PassSample{
+		{Age: time.Hour, PrefillTokens: math.NaN(), Took: 1},
+		{Age: time.Hour, Took: 1},
+		{Age: time.Hour, Sequences: 1},
+		{Age: time.Hour, Sequences: 1, Took: 24 * time.Hour},
+	} {
 		if m.AddPass(s) {
 			t.Errorf("%+v counts", s)
 		}
@@ -164,12 +172,16 @@ func TestFirstModelWhichIsReady(t *testing.T) {
 // TestConfigProblems: every problem is reported at once.
 func TestConfigProblems(t *testing.T) {
 	_, err := New(Config{
-		Roles: []RoleConfig{{Role: Prefill, Floor: 5, Ceiling: 3, Models: []EngineModel{NewFittedModel(0)}},
-			{Role: Encode}},
+		Roles: []RoleConfig{
+			{Role: Prefill, Floor: 5, Ceiling: 3, Models: []EngineModel{NewFittedModel(0)}},
+			{Role: Encode},
+		},
 		Targets: Targets{TTFT: time.Second, Chance: 2}, Interval: -time.Second, Budget: 1,
 	})
-	for _, want := range []string{"targets", "interval", "ceiling", "not ready from the start",
-		"no model of the encoder", "prefill and decode workers", "budget"} {
+	for _, want := range []string{
+		"targets", "interval", "ceiling", "not ready from the start",
+		"no model of the encoder", "prefill and decode workers", "budget",
+	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in %v", want, err)
 		}

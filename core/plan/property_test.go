@@ -192,8 +192,10 @@ func checkPlan(t *rapid.T, p *Planner, plan *Plan) {
 
 // anyStation draws the workers of a role with their work.
 func anyStation(t *rapid.T) station {
-	c := Config{Roles: testRoles("prefill+decode+encode", 0.2),
-		Targets: Targets{TTFT: 500 * time.Millisecond, ITL: 50 * time.Millisecond}}
+	c := Config{
+		Roles:   testRoles("prefill+decode+encode", 0.2),
+		Targets: Targets{TTFT: 500 * time.Millisecond, ITL: 50 * time.Millisecond},
+	}
 	c.EnsureDefaults()
 	u := usage{
 		known: true, input: float64(rapid.IntRange(1, 20_000).Draw(t, "input")),
@@ -245,8 +247,10 @@ func TestLeastNumber(t *testing.T) {
 // TestRaiseAfterLowering: a connector which has not seen a lower order yet may drain workers, and start the ones of the
 // next order beside them. Their accelerators are taken together.
 func TestRaiseAfterLowering(t *testing.T) {
-	p, err := New(Config{Roles: testRoles("prefill+decode", 0.2), Targets: Targets{TTFT: time.Second, ITL: time.Second},
-		Budget: 9})
+	p, err := New(Config{
+		Roles: testRoles("prefill+decode", 0.2), Targets: Targets{TTFT: time.Second, ITL: time.Second},
+		Budget: 9,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -119,8 +119,10 @@ func newScript(t *testing.T, d *datadriven.TestData) *script {
 	d.MaybeScanArgs(t, "budget", &budget)
 	d.MaybeScanArgs(t, "accelerators", &accelerators)
 	d.MaybeScanArgs(t, "workers", &workers)
-	s := &script{cfg: Config{Roles: testRoles(kind, each), Budget: budget,
-		Targets: Targets{TTFT: 500 * time.Millisecond, ITL: 50 * time.Millisecond}}}
+	s := &script{cfg: Config{
+		Roles: testRoles(kind, each), Budget: budget,
+		Targets: Targets{TTFT: 500 * time.Millisecond, ITL: 50 * time.Millisecond},
+	}}
 	for i := range s.cfg.Roles {
 		r := &s.cfg.Roles[i]
 		r.Floor, r.Ceiling, r.Accelerators = floor, ceiling, accelerators
