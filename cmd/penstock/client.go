@@ -49,10 +49,12 @@ type serverTarget struct {
 	noHeaderTimeout bool // no timeout for the response header
 }
 
+// findServer returns the URL which --server has if it is not given.
+func findServer() string { return cmp.Or(config.ServerURL(os.Environ()), defaultServer) }
+
 // addTargetFlags defines the flags of a target.
 func addTargetFlags(cmd *cobra.Command, t *serverTarget) {
-	server := cmp.Or(config.ServerURL(os.Environ()), defaultServer)
-	t.addServerFlag(cmd, "server", server, "URL of the running process to ask (env "+config.EnvServer+")")
+	t.addServerFlag(cmd, "server", findServer(), "URL of the running process to ask (env "+config.EnvServer+")")
 	t.addKeyFileFlag(cmd)
 	t.addCAFlag(cmd)
 }

@@ -64,9 +64,9 @@ func serverHint(url string, a node.Access) string {
 }
 
 // serverFlags returns the flags which other commands need to reach the server, each preceded by a space; ""
-// if it is the default server.
+// if it is the one which they ask without flags.
 func serverFlags(url string, a node.Access) string {
-	if url == defaultServer {
+	if url == findServer() {
 		return ""
 	}
 	flags := " --server " + a.URLOf(url)

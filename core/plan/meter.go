@@ -37,8 +37,9 @@ type Meter struct {
 const assumedSpread = 1
 
 // MeasureTraffic returns the traffic of an interval. Arrivals are the requests which got a first token, the ones which
-// failed, and by how many more of them wait: after a gap its share of one interval. Means without a request which ended are the ones before. The reason is ""
-// unless the traffic is not known: requests came, and none has ended yet which tells what they are like.
+// failed, and by how many more of them wait: after a gap its share of one interval. Means without a request which ended
+// are the ones before. The reason is "" unless the traffic is not known: requests came, and none has ended yet which
+// tells what they are like.
 func (m *Meter) MeasureTraffic(c *IntervalCounts) (t *Traffic, reason string) {
 	waiting := 0.0
 	for _, n := range c.Waiting {
@@ -46,10 +47,7 @@ func (m *Meter) MeasureTraffic(c *IntervalCounts) (t *Traffic, reason string) {
 	}
 	arrivals := c.FirstTokens + c.Failed
 	if m.measured {
-		growth := waiting - m.waiting
-		if c.Intervals > 0 {
-			growth /= c.Intervals
-		}
+		growth := (waiting - m.waiting) / math.Max(c.Intervals, 1) // of a short time little is known
 		arrivals = math.Max(arrivals+growth, 0)
 	}
 	if !m.measured || c.At > m.at { // what waits grows also while metrics are frozen

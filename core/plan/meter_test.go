@@ -52,11 +52,11 @@ func TestMeterAfterGap(t *testing.T) {
 	}{
 		{1, 0, 10, 8},
 		{2, 1, 13, 11},
-		{6, 4, 25, 11},    // three a interval
-		{6, 1, 28, 11},    // frozen
-		{8, 2, 31, 11},    // three a interval since the metrics were measured
-		{9, 0.5, 31.5, 9}, // a short interval
-		{10, 1, 0, 0},     // a queue which empties
+		{6, 4, 25, 11},      // three an interval
+		{6, 1, 28, 11},      // frozen
+		{8, 2, 31, 11},      // three an interval since the metrics were measured
+		{9, 0.5, 31.5, 8.5}, // a short interval: growth in a short time is no rate
+		{10, 1, 0, 0},       // a queue which empties
 	} {
 		counts := IntervalCounts{At: tt.at, Intervals: tt.intervals, FirstTokens: 8, Ended: 8, PromptTokens: 800}
 		counts.Waiting[Aggregated] = tt.waiting

@@ -168,7 +168,8 @@ func (s *Snapshot) findPools(old *Snapshot) {
 		if p == nil {
 			continue
 		}
-		if was := old.pools[p.ID]; s.pools[p.ID] == nil || was != nil && *was.Card.Pool == *p {
+		was, has := old.pools[p.ID], s.pools[p.ID]
+		if has == nil || *has.Card.Pool != *p && was != nil && *was.Card.Pool == *p {
 			s.pools[p.ID] = w
 		}
 	}

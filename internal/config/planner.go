@@ -38,8 +38,8 @@ type PlannerSettings struct {
 	Budget        int      `key:"planner-budget" valid:"0..1048576" help:"accelerators that the workers of all roles take at most; 0 is no bound"`
 	Connector     string   `key:"planner-connector" group:"common" default:"none" help:"what starts and drains workers: none, process (penstock worker processes on this machine), virtual (decisions for an agent, in NATS or in data-dir) or webhook (for penstock planner also --connector); up has none and process"`
 	Apply         bool     `key:"planner-apply" group:"common" bare:"true" help:"have the connector act; without it plans are shown, and nothing is started or drained (for penstock planner also --apply)"`
-	Webhook       string   `key:"planner-webhook" help:"URL that planner-connector webhook posts decisions to"`
-	WebhookSecret string   `key:"planner-webhook-secret-file" help:"file with the secret that signs these decisions; empty signs none"`
+	Webhook       string   `key:"planner-webhook" on:"planner" help:"URL that planner-connector webhook posts decisions to"`
+	WebhookSecret string   `key:"planner-webhook-secret-file" on:"planner" help:"file with the secret that signs these decisions; empty signs none"`
 }
 
 // PlannerAliases are the short names of flags of the planner.
@@ -53,14 +53,14 @@ func PlannerAliases() map[string]string {
 const minPlannerInterval = 2 * time.Second
 
 // PlannedRoles returns the roles of planner-workers, with their floors, ceilings and accelerators.
-func (c *Config) PlannedRoles() ([]plan.RoleConfig, error) {
+func (c *Config) PlannedRoles(command Command) ([]plan.RoleConfig, error) {
 	var roles []plan.RoleConfig
 	for _, text := range c.Planner.Workers {
 		r, err := parsePlannedRole(text)
 		if err != nil {
 			return nil, err
 		}
-		if c.Planner.Enabled { // the workers in the process of up do not leave
+		if command == Up { // the workers in its process do not leave
 			r.Floor = max(r.Floor, c.ownWorkers(r.Role))
 		}
 		roles = append(roles, r)
@@ -102,7 +102,7 @@ func (p *problems) checkPlanner(c *Config) {
 	if time.Duration(s.Interval) < minPlannerInterval {
 		p.report("planner-interval", fmt.Sprintf("%v is less than %v", s.Interval, minPlannerInterval))
 	}
-	if _, err := c.PlannedRoles(); err != nil {
+	if _, err := c.PlannedRoles(PlannerCommand); err != nil {
 		p.report("planner-workers", err.Error())
 	}
 	if s.Server != "" {
@@ -143,9 +143,9 @@ func (p *problems) checkPlannerInUp(c *Config) {
 	if s := &c.Planner; s.Connector != ConnectorNone && s.Connector != ConnectorProcess {
 		p.report("planner-connector", fmt.Sprintf("up starts and drains processes only: for %.40q start penstock planner beside it", s.Connector))
 	}
-	p.checkConnector(c)
+	p.checkConnector(c, "process")
 	p.checkPlannedRoles(c)
-	roles, err := c.PlannedRoles()
+	roles, err := c.PlannedRoles(Up)
 	if err != nil {
 		return
 	}
@@ -171,20 +171,20 @@ func (c *Config) ownWorkers(role plan.WorkerRole) int {
 	return c.Engine.Workers
 }
 
-// checkConnector checks whether the connector can act.
-func (p *problems) checkConnector(c *Config) {
+// checkConnector checks whether the connector can act, of the ones which a command has.
+func (p *problems) checkConnector(c *Config, has string) {
 	s := &c.Planner
 	if s.Apply && s.Connector == ConnectorNone {
-		p.report("planner-apply", "there is no connector that could act: choose one with --planner-connector process, virtual or webhook")
+		p.report("planner-apply", "there is no connector that could act: choose one with --planner-connector "+has)
 	}
 	if s.Connector == ConnectorProcess && c.HasRemoteEngines() {
-		p.report("planner-connector", "process starts further workers of an engine that runs already, which are no further engines: choose virtual or webhook, whose agent starts engines with their workers, or an engine of this program (tiny, sim)")
+		p.report("planner-connector", "process starts further workers of an engine that runs already, which are no further engines: choose an engine of this program (tiny, sim), or start penstock planner with connector virtual or webhook, whose agent starts engines with their workers")
 	}
 }
 
 // checkPlannedRoles checks which roles are planned together.
 func (p *problems) checkPlannedRoles(c *Config) {
-	roles, err := c.PlannedRoles()
+	roles, err := c.PlannedRoles(PlannerCommand)
 	if err != nil {
 		return // it is reported
 	}
@@ -209,7 +209,7 @@ func (p *problems) checkPlannerCommand(c *Config) {
 	if s.Server == "" && len(s.Metrics) > 0 && (!s.Apply || s.Connector == ConnectorWebhook) {
 		p.report("planner-server", "nothing says which workers exist before the first decision, so that there is none: name a server, whose table has them, or let process or virtual act (planner-connector, planner-apply), which know them first")
 	}
-	p.checkConnector(c)
+	p.checkConnector(c, "process, virtual or webhook")
 	switch s.Connector {
 	case ConnectorProcess:
 		if c.NATS.URLs == "" && c.Fleet.Discovery == DiscoveryNATS {
@@ -261,10 +261,11 @@ func (l *Loaded) WorkerArgs(natsURL string) []string {
 		}
 	}
 	if natsURL != "" { // the planes are the ones of up
-		args = append(args, "--nats="+natsURL, "--discovery="+DiscoveryNATS, "--event-plane="+PlaneNATS)
+		args = append(args, "--nats="+natsURL, "--discovery="+DiscoveryNATS, "--event-plane="+PlaneNATS,
+			"--nats-token-file="+l.NATS.TokenFile, "--rpc-token-file="+l.RPC.TokenFile)
 	}
 	// What several processes of one machine cannot share.
-	return append(args, "--http-addr=", "--nats-listen=", "--worker-id=0")
+	return append(args, "--http-addr=", "--nats-listen=", "--rpc-addr=", "--bulk-addr=", "--event-addr=", "--worker-id=0")
 }
 
 // formatFlag returns the values of the flags which give a setting its value.

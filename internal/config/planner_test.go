@@ -30,7 +30,7 @@ func TestPlannedRoles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	roles, err := l.PlannedRoles()
+	roles, err := l.PlannedRoles(l.Command)
 	if err != nil || len(roles) != 2 {
 		t.Fatal(roles, err)
 	}
@@ -79,7 +79,7 @@ func TestPlannerInUp(t *testing.T) {
 		{"--planner --engine=vllm=http://h:1", ""},
 		{"--planner --planner-apply", "there is no connector that could act"},
 		{"--planner --planner-apply --planner-connector=process", ""},
-		{"--planner --planner-apply --planner-connector=webhook --planner-webhook=http://h:2", "up starts and drains processes only"},
+		{"--planner --planner-apply --planner-connector=webhook", "up starts and drains processes only"},
 		{"--planner --planner-apply --planner-connector=process --engine=vllm=http://h:1", "which are no further engines"},
 		{"--planner --workers=9 --planner-workers=aggregated=1..8", "up itself has 9 workers of role aggregated"},
 		{"--planner --prefill-workers=1", "plan the same roles"},
@@ -96,8 +96,11 @@ func TestPlannerInUp(t *testing.T) {
 	if ttft, itl := l.PlannerTargets(); ttft != 2*time.Second || itl != time.Duration(own.ITLTarget) || l.Router.ITLTarget != 0 {
 		t.Errorf("targets %v and %v", ttft, itl)
 	}
-	if roles, err := l.PlannedRoles(); err != nil || roles[0].Floor != 3 {
+	if roles, err := l.PlannedRoles(Up); err != nil || roles[0].Floor != 3 {
 		t.Errorf("%+v, %v: the workers of up stay", roles, err)
+	}
+	if roles, err := l.PlannedRoles(PlannerCommand); err != nil || roles[0].Floor != 1 { // as with the setting planner in a shared file
+		t.Errorf("%+v, %v: a planner process has no workers of its own", roles, err)
 	}
 }
 
@@ -130,7 +133,7 @@ func TestWorkerArgs(t *testing.T) {
 	}
 	want := []string{
 		"worker", "--config=" + file, "--engine=sim", "--served-model-name=a", "--served-model-name=b c", "--sim-prefill=1,2.5", "--sim-speedup=2",
-		"--drain-timeout=1m30s", "--http-addr=", "--nats-listen=", "--worker-id=0",
+		"--drain-timeout=1m30s", "--http-addr=", "--nats-listen=", "--rpc-addr=", "--bulk-addr=", "--event-addr=", "--worker-id=0",
 	}
 	args := l.WorkerArgs("")
 	if !slices.Equal(args, want) {

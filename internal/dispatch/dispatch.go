@@ -90,6 +90,8 @@ type Dispatcher struct {
 	View func() WorkerView
 	// Place says in messages where the workers are; "" or such as " behind the router".
 	Place string
+	// HasRouters says that workers may be router processes, which get the hints of a request.
+	HasRouters bool
 	// ContextError returns the error of a task whose context has ended.
 	ContextError func(ctx context.Context) error
 	// Moves counts further attempts, by kind. Waiting is the number of tasks that wait for a worker.

@@ -10,6 +10,9 @@ import (
 	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/core/route/queue"
+	"penstock/internal/catalog"
+	"penstock/internal/engine"
+	"penstock/internal/plane/disco"
 )
 
 func TestHints(t *testing.T) {
@@ -32,6 +35,24 @@ func TestHints(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("hints and back:\n%s", diff)
+	}
+}
+
+// TestHintsForRouter: only a worker which is known to be no router process gets no hints.
+func TestHintsForRouter(t *testing.T) {
+	router, worker := engine.Card{Router: true}, engine.Card{}
+	task := RoutedTask{dispatcher: &Dispatcher{HasRouters: true}, Route: route.Request{ExpectedOutput: 9}, Workers: func() *catalog.Model {
+		return &catalog.Model{Workers: []*catalog.Worker{{Instance: disco.Instance{ID: 1}, Card: &router}, {Instance: disco.Instance{ID: 2}, Card: &worker}}}
+	}}
+	for id, want := range map[kv.WorkerID]bool{1: true, 2: false, 3: true} {
+		task.Decision.Worker.ID = id
+		if got := task.hintsForRouter(); (got != nil) != want {
+			t.Errorf("worker %d gets the hints %s", id, got)
+		}
+	}
+	task.dispatcher.HasRouters = false
+	if got := task.hintsForRouter(); got != nil {
+		t.Errorf("behind a router process a worker gets the hints %s", got)
 	}
 }
 

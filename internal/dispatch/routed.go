@@ -63,12 +63,15 @@ func (t *RoutedTask) TokensDelivered() int { return 0 }
 // MoveKind implements Task.
 func (t *RoutedTask) MoveKind() string { return MoveNewRequest }
 
-// hintsForRouter returns the hints for the chosen worker: those of the request if it is a router process, which alone
-// reads them.
+// hintsForRouter returns the hints for the chosen worker: those of the request, unless it is known to be no router
+// process. Only these read them.
 func (t *RoutedTask) hintsForRouter() []byte {
+	if !t.dispatcher.HasRouters {
+		return nil
+	}
 	m := t.Workers()
 	at := slices.IndexFunc(m.Workers, func(w *catalog.Worker) bool { return w.ID == t.Decision.Worker.ID })
-	if at < 0 || !m.Workers[at].Card.Router {
+	if at >= 0 && !m.Workers[at].Card.Router {
 		return nil
 	}
 	return EncodeHints(&t.Route)

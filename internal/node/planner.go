@@ -15,6 +15,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/plan"
+	"penstock/internal/bounded"
 	"penstock/internal/config"
 	"penstock/internal/edge/keys"
 	"penstock/internal/edge/openai"
@@ -55,7 +56,7 @@ func (r *plannerRole) buildServices() error {
 // plannerConfig is a planner's configuration from the settings.
 func (r *plannerRole) plannerConfig() (planner.Config, error) {
 	s := &r.cfg.Planner
-	roles, err := r.cfg.PlannedRoles()
+	roles, err := r.cfg.PlannedRoles(r.cfg.Command)
 	if err != nil {
 		return planner.Config{}, err
 	}
@@ -125,7 +126,9 @@ type handlerTransport struct{ handler http.Handler }
 // RoundTrip implements http.RoundTripper.
 func (t handlerTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	w := &memoryResponse{header: http.Header{}, status: http.StatusOK}
-	t.handler.ServeHTTP(w, req)
+	if err := bounded.RecoverPanic(func() error { t.handler.ServeHTTP(w, req); return nil }); err != nil {
+		return nil, err
+	}
 	return &http.Response{
 		StatusCode: w.status, Status: fmt.Sprintf("%d %s", w.status, http.StatusText(w.status)), Header: w.header, Body: io.NopCloser(&w.body), Request: req,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
@@ -136,6 +139,7 @@ func (t handlerTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 type memoryResponse struct {
 	header http.Header
 	status int
+	begun  bool // the status does not change any more
 	body   bytes.Buffer
 }
 
@@ -143,10 +147,17 @@ type memoryResponse struct {
 func (w *memoryResponse) Header() http.Header { return w.header }
 
 // WriteHeader implements http.ResponseWriter.
-func (w *memoryResponse) WriteHeader(status int) { w.status = status }
+func (w *memoryResponse) WriteHeader(status int) {
+	if !w.begun {
+		w.status, w.begun = status, true
+	}
+}
 
 // Write implements http.ResponseWriter.
-func (w *memoryResponse) Write(p []byte) (int, error) { return w.body.Write(p) }
+func (w *memoryResponse) Write(p []byte) (int, error) {
+	w.begun = true
+	return w.body.Write(p)
+}
 
 // defaultCacheTokens is the cache of an unknown worker, in tokens, as core/plan has it.
 const defaultCacheTokens = 1 << 20

@@ -105,6 +105,11 @@ func runRole(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(
 		}
 		defer func() { err = errors.Join(err, p.fetcher.Close()) }()
 	}
+	removeTokens, err := createTokens(cfg)
+	if err != nil {
+		return err
+	}
+	defer removeTokens()
 	if err = p.openAll(ctx); err != nil || ctx.Err() != nil {
 		err = errors.Join(err, p.tiers.close(), p.planes.Close())
 		if ctx.Err() != nil {

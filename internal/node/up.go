@@ -1,11 +1,14 @@
 package node
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"path/filepath"
 	"time"
 
 	"penstock/internal/node/engines"
@@ -61,6 +64,26 @@ func (u *upRole) buildServices() (err error) {
 	server.Handle("/v1/router/", u.router.Handler())
 	u.planning.server = server
 	return u.planning.buildServices()
+}
+
+// createTokens makes the token of the planes on which up and the processes of its planner reach each other, if no others
+// are to reach them: without one each user of this machine could call the workers. It is a file for these processes.
+func createTokens(cfg *config.Loaded) (remove func(), err error) {
+	if cfg.Command != config.Up || cfg.IsOneProcess() || cfg.NATS.URLs != "" || cfg.NATS.Listen != "" {
+		return func() {}, nil
+	}
+	dir, err := os.MkdirTemp("", "penstock-up-")
+	if err != nil {
+		return nil, err
+	}
+	remove = func() { _ = os.RemoveAll(dir) } // what cannot be removed stays
+	file := filepath.Join(dir, "token")
+	if err := os.WriteFile(file, []byte(rand.Text()), 0o600); err != nil {
+		remove()
+		return nil, err
+	}
+	cfg.NATS.TokenFile, cfg.RPC.TokenFile = cmp.Or(cfg.NATS.TokenFile, file), cmp.Or(cfg.RPC.TokenFile, file)
+	return remove, nil
 }
 
 // startServices starts the router first, because others report to it, then the workers, then the frontend, so

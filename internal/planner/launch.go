@@ -87,8 +87,8 @@ type launchedCommand struct {
 }
 
 // LaunchProcess starts a program, whose log is in dir. It is a LaunchFunc. On Linux the process gets SIGTERM when this one
-// is killed; on Unix signals of the terminal do not reach it. A process
-// which holds only its log open does not hold its end back.
+// is killed; on Unix signals of the terminal do not reach it. A child of it which holds only its log open does not hold its
+// end back, one which holds its standard output open does.
 func LaunchProcess(binary string, args []string, dir string) (LaunchedProcess, error) {
 	log, err := openBoundedLog(filepath.Join(dir, workerLog))
 	if err != nil {

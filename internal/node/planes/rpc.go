@@ -32,6 +32,9 @@ func (p *Set) OpenRPC(cfg *config.Loaded, log *slog.Logger) error {
 		client = nil // calls use TLS only to servers whose authorities are known
 	}
 	at := planeAddr{cfg.RPC.Addr, cfg.RPC.Advertise}
+	if cfg.Command == config.Up { // which may share a file with processes that have these settings
+		at = planeAddr{}
+	}
 	unguarded := false
 	if cfg.RPC.Plane != config.PlaneNATS {
 		if at, err = p.choosePlaneAddr(cfg, "rpc-addr", at, log); err != nil {

@@ -239,7 +239,9 @@ func TestHTTPReplacedWhileDraining(t *testing.T) {
 	}()
 	<-entered
 	cancel()
-	for p.Call(t.Context(), addr, "probe", nil, ignore) == nil {
+	// A call fails already before the port is free.
+	for conn, err := net.Dial("tcp", strings.TrimPrefix(addr, "http://")); err == nil; conn, err = net.Dial("tcp", strings.TrimPrefix(addr, "http://")) {
+		conn.Close()
 	}
 	serve(t, p, addr, func(_ context.Context, _ string, _ []byte, send func([]byte) error) error { return send([]byte("new")) })
 	// The caller's connection is told to leave a moment after the server began to.

@@ -13,7 +13,7 @@ func newDispatcher(f *Frontend) *dispatch.Dispatcher {
 			MaxFailures: *f.cfg.MigrationLimit,
 			MaxWait:     *f.cfg.MigrationWait,
 		},
-		Router: f.deps.Router, Plane: f.deps.Plane,
+		Router: f.deps.Router, Plane: f.deps.Plane, HasRouters: true,
 		StallTimeout: f.cfg.StallTimeout, PreprocessTimeout: f.cfg.PreprocessTimeout,
 		View:         func() dispatch.WorkerView { return f.catalog.workers.Current() },
 		ContextError: contextError,

@@ -17,7 +17,6 @@ import (
 	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/core/route/queue"
-	"penstock/internal/dispatch"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
@@ -243,7 +242,6 @@ func TestPlan(t *testing.T) {
 			if tt.decision != nil {
 				tt.decision(&wantRoute)
 			}
-			wantRequest.Hints = dispatch.EncodeHints(&wantRoute)
 			seen, routed := s.seen(), w.router.routed()
 			request, decision := seen[len(seen)-1], routed[len(routed)-1]
 			if wantRequest.Sampling.Seed == 0 {

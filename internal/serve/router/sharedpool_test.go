@@ -437,7 +437,7 @@ func (s *shelf) attached(generations map[kv.Worker]string, foreign ...kv.Worker)
 	s.check()
 }
 
-// ofPool0 are the pools of a shelf, and who can attach them.
+// ofPool0 are the pools of a shelf, and which workers can attach them.
 func (s *shelf) ofPool0() string { return fmt.Sprint(s.c.poolRows()) }
 
 // TestForeignPool: what a worker with other memory says of a pool is not believed, whether its card or its events come

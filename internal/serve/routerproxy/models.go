@@ -45,9 +45,9 @@ func unionCard(m *catalog.Model) engine.Card {
 	card.ResolvesMedia = false // this proxy decides it
 	card.Adapters = m.UnionOf(func(c *engine.Card) []string { return c.Adapters })
 	card.PassthroughPaths = m.UnionOf(func(c *engine.Card) []string { return c.PassthroughPaths })
-	card.KVEvents, card.EmbeddingEvents, card.EmbeddingRegion = false, false, "" // each is of one worker
-	card.Router, card.Role, card.KVConnector = true, engine.RoleAggregated, ""   // legs are called here
-	card.MaxBatchedTokens = 0                                                    // its queue is its own
+	card.KVEvents, card.EmbeddingEvents, card.EmbeddingRegion, card.Pool = false, false, "", nil // each is of one worker
+	card.Router, card.Role, card.KVConnector = true, engine.RoleAggregated, ""                   // legs are called here
+	card.MaxBatchedTokens = 0                                                                    // its queue is its own
 	card.Experts = nil
 	card.Ranks = 1
 	return card

@@ -149,6 +149,7 @@ func TestAbilitiesOfOneWorker(t *testing.T) {
 	own := plain
 	own.KVEvents, own.EmbeddingEvents, own.EmbeddingRegion = true, true, "@region-of-worker-1"
 	own.Role, own.MaxBatchedTokens, own.Blocks = engine.RoleDecode, 7, 9
+	own.Pool = &engine.CardPool{ID: 1, Generation: "0123456789abcdef"}
 	own.Experts = []engine.HostedExperts{{Layer: 1}}
 	a := cardIdentity(unionCard(&catalog.Model{Card: own, Workers: []*catalog.Worker{{Card: &own}, {Card: &plain}}}))
 	b := cardIdentity(unionCard(&catalog.Model{Card: plain, Workers: []*catalog.Worker{{Card: &plain}}}))

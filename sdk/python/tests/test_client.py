@@ -291,10 +291,11 @@ class Restart(AsyncCase):
         async with DistributedRuntime(up.url, attempts=1) as once:
             with self.assertRaisesRegex(UnreachableError, "start `penstock up`, or name .* PENSTOCK_SERVER"):
                 await KvPushRouter(endpoint(once), 16).best_worker_id([1])
-        with self.assertLogs("penstock", "WARNING"):
+        with self.assertLogs("penstock", "WARNING") as log:
             sent = asyncio.create_task(router.generate([1, 2, 3], MODEL, {"max_tokens": 4}, {"seed": 1}))
             loads = asyncio.create_task(router.get_potential_loads([1, 2, 3]))
-            await asyncio.sleep(0.1)  # both calls find nobody
+            while len(log.records) < 2:
+                await asyncio.sleep(0.01)  # until both calls have found no server
             await asyncio.to_thread(up.start)
             again, _ = await collect(await sent)
             self.assertEqual(len(await loads), 2)

@@ -88,7 +88,10 @@ class KvRouterConfig:
         if not wanted:
             return
         answer = await server.get("/v1/config")
-        have = {row["key"]: row["value"] for row in answer["rows"]}
+        try:
+            have = {row["key"]: row["value"] for row in answer["rows"]}
+        except (TypeError, KeyError) as error:
+            raise server.other_version(error) from error
         wrong = [
             f"--{name} {_show(value)} (it has {_show(have.get(name))})"
             for name, value in wanted.items()

@@ -79,7 +79,10 @@ class KvPushRouter:
     ) -> tuple[int, int]:
         """Return the worker which a prompt would go to, and how many of its blocks that worker has."""
         answer = await self._ask("best_worker", token_ids, router_config_override)
-        return answer["worker_id"], answer["overlap_blocks"]
+        try:
+            return answer["worker_id"], answer["overlap_blocks"]
+        except (TypeError, KeyError) as error:
+            raise self._endpoint.server.other_version(error) from error
 
     async def get_potential_loads(self, token_ids: TokenIds) -> list[PotentialLoad]:
         """Return the load of each worker which could serve a prompt, with the prompt."""

@@ -133,7 +133,7 @@ class Endpoint:
                 if serves and (row["namespace"], row["component"], row["endpoint"]) == self.path:
                     workers.append(Worker(row["worker_id"], row["dp_rank"], row["model"], row["block_size"]))
         except (TypeError, KeyError) as error:
-            raise PenstockError(f"{self.server.url} is of another version than this package: {error!r}") from error
+            raise self.server.other_version(error) from error
         if not workers:
             where = "/".join(self.path)
             raise UnavailableError(

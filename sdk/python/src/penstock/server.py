@@ -143,6 +143,10 @@ class Server:
         finally:
             await response.aclose()
 
+    def other_version(self, error: Exception) -> PenstockError:
+        """Return the error of an answer which lacks what error says."""
+        return PenstockError(f"{self.url} is of another version than this package: {error!r}")
+
     def _unreachable(self, error: httpx.TransportError) -> UnreachableError:
         self.failures += 1
         cause = str(error) or type(error).__name__
