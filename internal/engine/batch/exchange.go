@@ -336,7 +336,7 @@ func (i *blockImport) ImportBlocks(ctx context.Context, b *engine.BlockData, cac
 	if err := i.writeBlocks(b); err != nil {
 		return err
 	}
-	return i.e.callLoop(ctx, func(l *loop) error { return l.finishImport(i.lead, cached) })
+	return i.e.callLoop(ctx, func(l *loop) error { return l.finishImport(i, cached) })
 }
 
 // writeBlocks writes b into the reserved blocks.
@@ -367,9 +367,10 @@ func (e *Engine) notReserved() error {
 	return fault.New(fault.Conflict, "no blocks are reserved for the import")
 }
 
-// finishImport makes the tokens of c computed, which have been written.
-func (l *loop) finishImport(c *choiceSequence, cached int) error {
-	if c == nil || c.request.finished || c.transferEnd == 0 {
+// finishImport makes the tokens of i computed, which have been written.
+func (l *loop) finishImport(i *blockImport, cached int) error {
+	c := i.lead
+	if c == nil || c.request.finished || c.transferEnd == 0 || c.request.imp != i {
 		return l.notReserved()
 	}
 	end := c.transferEnd
