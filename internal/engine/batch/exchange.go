@@ -170,6 +170,9 @@ type importRoom struct {
 	start, fetchEnd, end int
 }
 
+// isRemote reports whether another engine computes what is not fetched from a pool.
+func (i *blockImport) isRemote() bool { return i.watcher != nil && !i.over }
+
 // setRoom says where tokens are written from now on. When it returns nothing is written elsewhere.
 func (i *blockImport) setRoom(r *importRoom) {
 	<-i.room
@@ -266,7 +269,7 @@ func (l *loop) awaitBlocks(c *choiceSequence, ready int) {
 	} else {
 		c.closeImport()
 	}
-	if i.watcher != nil {
+	if i.isRemote() {
 		i.watcher.BlocksReserved(ready)
 	}
 }
@@ -285,8 +288,8 @@ func (l *loop) reportReclaimed() {
 			continue
 		}
 		c.closeImport()
-		if w := c.request.imp.watcher; w != nil {
-			w.BlocksReclaimed()
+		if i := c.request.imp; i.isRemote() {
+			i.watcher.BlocksReclaimed()
 		}
 		c.reserved = false
 		l.startMissing(c)
@@ -323,6 +326,11 @@ func (i *blockImport) PrefillLocal() {
 
 func (i *blockImport) prefillLocal(l *loop) error {
 	i.over = true
+	room := <-i.room
+	i.room <- room
+	if room != nil && room.fetchEnd > room.start {
+		return nil // finishFetch has the tokens computed which are not fetched
+	}
 	if c := i.lead; c != nil && c.transferEnd > 0 && !c.request.finished && c.request.imp == i {
 		c.closeImport()
 		l.sched.FinishTransfer(c.id)

@@ -480,7 +480,8 @@ func TestPoolImportHangs(t *testing.T) {
 	})
 }
 
-// TestPoolImportEnds: an import may end while blocks are fetched for it. The engine computes them.
+// TestPoolImportEnds: an import may end while blocks are fetched for it. The engine computes the others, and the watcher
+// hears nothing.
 func TestPoolImportEnds(t *testing.T) {
 	for name, end := range map[string]func(ctx context.Context, e *Engine, g *importing){
 		"local": func(_ context.Context, _ *Engine, g *importing) { g.imp.PrefillLocal() },
@@ -491,25 +492,53 @@ func TestPoolImportEnds(t *testing.T) {
 			g.imp.PrefillLocal()
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p, req := newMemPool(t, 60), greedy(1, 45, 5)
-				want := answerOf(t, req)
-				ctx, e, b, view := pooledImport(t, p, req, 24, nil)
-				release := view.hangFrom(3)
-				g := startImport(t, ctx, e, req)
-				synctest.Wait() // it fetches
-				end(ctx, e, g)
-				synctest.Wait()
-				release()
-				g.expectAnswer(t, "after all", want, 0)
-				expectComputed(t, b, "after all", 45+4)
-				g.expect(t, "after all")
-				expectIdle(t, e)
-				p.check(t)
+		for _, tokens := range []int{24, 40} {
+			t.Run(fmt.Sprint(name, " ", tokens), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					p, req := newMemPool(t, 60), greedy(1, 45, 5)
+					want := answerOf(t, req)
+					ctx, e, b, view := pooledImport(t, p, req, tokens, nil)
+					release := view.hangFrom(3)
+					g := startImport(t, ctx, e, req)
+					synctest.Wait() // it fetches
+					end(ctx, e, g)
+					synctest.Wait()
+					release()
+					g.expectAnswer(t, "after all", want, tokens)
+					expectComputed(t, b, "after all", 45-tokens+4)
+					g.expect(t, "after all")
+					expectIdle(t, e)
+					p.check(t)
+				})
 			})
-		})
+		}
 	}
+}
+
+// TestPoolImportEndsReclaimed: the watcher of an import which is over does not hear either that its blocks are taken away
+// during the fetch.
+func TestPoolImportEndsReclaimed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, req := newMemPool(t, 60), greedy(2, 40, 5)
+		want := answerOf(t, req)
+		ctx, e, _, view := pooledImport(t, p, req, 24, func(c *Config) { c.Card.Blocks = 10 })
+		older := startImport(t, ctx, e, greedy(1, 30, 20))
+		older.expect(t, "the older one", "reserved, 0 held")
+		release := view.hangFrom(3)
+		g := startImport(t, ctx, e, req)
+		synctest.Wait() // it fetches
+		g.imp.PrefillLocal()
+		older.imp.PrefillLocal()
+		synctest.Wait()
+		if e.Load().Preemptions != 1 {
+			t.Error("the test tested nothing: no request was preempted")
+		}
+		release()
+		g.expectAnswer(t, "after all", want, 0)
+		g.expect(t, "after all")
+		expectIdle(t, e)
+		p.check(t)
+	})
 }
 
 // TestPoolPrefillBlocks: what is in the pool of a prompt which is computed for another engine is not computed again.
