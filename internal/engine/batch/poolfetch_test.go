@@ -463,6 +463,9 @@ func TestPoolImportHangs(t *testing.T) {
 		release := view.hangFrom(3) // after the look-up and a block
 		g := startImport(t, ctx, e, req)
 		g.expect(t, "while it hangs")
+		if n := e.HealthReport().Progress; n != 1 {
+			t.Errorf("%d units of progress, and one block is fetched", n)
+		}
 		time.Sleep(2 * poolPatience) // the fetch is given up; the clock is a fake one
 		g.expect(t, "of a pool which hangs", "reserved, 8 held")
 		b.write = func() { t.Error("the pool writes to a block which is moved") }
