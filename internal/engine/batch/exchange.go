@@ -150,14 +150,13 @@ func (l *loop) deliverHeld() {
 
 // blockImport implements [engine.BlockImport].
 type blockImport struct {
-	e       *Engine
-	req     *engine.Request
-	watcher engine.ImportWatcher // of what another engine computes; nil if all comes from a pool
-	ending  sync.Once            // of PrefillLocal
+	e      *Engine
+	req    *engine.Request
+	ending sync.Once // of PrefillLocal
 	// Owned by the loop.
-	lead  *choiceSequence // the first open choice; nil before the loop has the request
-	over  bool            // PrefillLocal was called
-	fetch *poolFetch      // what comes from a pool, before another engine computes the rest; nil if nothing does
+	watcher engine.ImportWatcher // of what another engine computes; nil if none does, such as after PrefillLocal
+	lead    *choiceSequence      // the first open choice; nil before the loop has the request
+	fetch   *poolFetch           // what comes from a pool, before another engine computes the rest; nil if nothing does
 	// room, of capacity 1, is where tokens are written; nil is nowhere. Its holder writes, and the loop takes it before
 	// it gives the blocks to another: it waits for a write of them, which waits for nothing.
 	room chan *importRoom
@@ -169,9 +168,6 @@ type importRoom struct {
 	blocks               []int32
 	start, fetchEnd, end int
 }
-
-// isRemote reports whether another engine computes what is not fetched from a pool.
-func (i *blockImport) isRemote() bool { return i.watcher != nil && !i.over }
 
 // setRoom says where tokens are written from now on. When it returns nothing is written elsewhere.
 func (i *blockImport) setRoom(r *importRoom) {
@@ -228,9 +224,6 @@ func (i *blockImport) Generate(ctx context.Context, sink func(*engine.Delta) err
 func (l *loop) startImport(r *request) {
 	c := r.open[0]
 	r.imp.lead = c
-	if r.imp.over {
-		return
-	}
 	if f := r.imp.fetch; r.imp.watcher == nil {
 		if c.transferEnd = f.endAfter(l.sched.CachedPrefix(c.sequence())); c.transferEnd == 0 {
 			f.dropContents()
@@ -269,7 +262,7 @@ func (l *loop) awaitBlocks(c *choiceSequence, ready int) {
 	} else {
 		c.closeImport()
 	}
-	if i.isRemote() {
+	if i.watcher != nil {
 		i.watcher.BlocksReserved(ready)
 	}
 }
@@ -288,8 +281,8 @@ func (l *loop) reportReclaimed() {
 			continue
 		}
 		c.closeImport()
-		if i := c.request.imp; i.isRemote() {
-			i.watcher.BlocksReclaimed()
+		if w := c.request.imp.watcher; w != nil {
+			w.BlocksReclaimed()
 		}
 		c.reserved = false
 		l.startMissing(c)
@@ -325,7 +318,7 @@ func (i *blockImport) PrefillLocal() {
 }
 
 func (i *blockImport) prefillLocal(l *loop) error {
-	i.over = true
+	i.watcher = nil
 	room := <-i.room
 	i.room <- room
 	if room != nil && room.fetchEnd > room.start {

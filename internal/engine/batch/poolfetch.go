@@ -302,7 +302,7 @@ func (l *loop) finishFetch(i *blockImport) {
 	if c == nil || c.request.finished || c.transferEnd == 0 || c.request.imp != i {
 		return // reclaimed
 	}
-	last, isRemote := c.transferEnd, i.isRemote()
+	last, isRemote := c.transferEnd, i.watcher != nil
 	i.setRoom(nil) // a fetch which was given up writes nothing from here on
 	end := int(i.fetch.written.Load())
 	if ready, _ := l.sched.SequenceBlocks(c.id); end > ready {

@@ -483,32 +483,35 @@ func TestPoolImportHangs(t *testing.T) {
 	})
 }
 
-// TestPoolImportEnds: an import may end while blocks are fetched for it. The engine computes the others, and the watcher
-// hears nothing.
+// TestPoolImportEnds: an import may end while blocks are looked up or fetched for it. The engine computes the others, and
+// the watcher hears nothing.
 func TestPoolImportEnds(t *testing.T) {
 	for name, end := range map[string]func(ctx context.Context, e *Engine, g *importing){
 		"local": func(_ context.Context, _ *Engine, g *importing) { g.imp.PrefillLocal() },
 		"moved too early": func(ctx context.Context, _ *Engine, g *importing) {
 			if err := g.imp.ImportBlocks(ctx, blocksOf(greedy(1, 45, 5).Prompt, 8), 0); err == nil {
-				t.Error("blocks were imported while others are fetched")
+				t.Error("blocks were imported too early")
 			}
 			g.imp.PrefillLocal()
 		},
 	} {
-		for _, tokens := range []int{24, 40} {
-			t.Run(fmt.Sprint(name, " ", tokens), func(t *testing.T) {
+		for _, c := range []struct {
+			hangs  int64 // at which use of the pool
+			tokens int
+		}{{1, 24}, {3, 24}, {3, 40}} {
+			t.Run(fmt.Sprint(name, " ", c), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					p, req := newMemPool(t, 60), greedy(1, 45, 5)
 					want := answerOf(t, req)
-					ctx, e, b, view := pooledImport(t, p, req, tokens, nil)
-					release := view.hangFrom(3)
+					ctx, e, b, view := pooledImport(t, p, req, c.tokens, nil)
+					release := view.hangFrom(c.hangs)
 					g := startImport(t, ctx, e, req)
-					synctest.Wait() // it fetches
+					synctest.Wait() // it looks up or fetches
 					end(ctx, e, g)
 					synctest.Wait()
 					release()
-					g.expectAnswer(t, "after all", want, tokens)
-					expectComputed(t, b, "after all", 45-tokens+4)
+					g.expectAnswer(t, "after all", want, c.tokens)
+					expectComputed(t, b, "after all", 45-c.tokens+4)
 					g.expect(t, "after all")
 					expectIdle(t, e)
 					p.check(t)
