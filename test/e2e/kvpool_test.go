@@ -5,6 +5,7 @@ package e2e
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -163,8 +164,8 @@ func TestPoolOfProcesses(t *testing.T) {
 	}
 }
 
-// answerLimit passes connections on to an address. From limitAnswers on it passes a number of bytes of what comes back, and
-// holds the rest until cut.
+// answerLimit passes connections of the request plane on to a server. From limitAnswers on it drops the answers of calls
+// after a number of bytes.
 type answerLimit struct {
 	net.Listener
 	to      string
@@ -174,12 +175,15 @@ type answerLimit struct {
 	cut     func() // ends all connections; may be called again
 }
 
-func limitAnswersOf(t *testing.T, to string) *answerLimit {
+// openAnswerLimit returns one for a server which listens at to later: the same port of another address of this machine,
+// where no port is picked at random.
+func openAnswerLimit(t *testing.T) *answerLimit {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	to := fmt.Sprint("127.0.0.2:", listener.Addr().(*net.TCPAddr).Port)
 	l := &answerLimit{Listener: listener, to: to, ended: make(chan struct{})}
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -208,21 +212,29 @@ func limitAnswersOf(t *testing.T, to string) *answerLimit {
 	return l
 }
 
-// passAnswers passes what may pass.
+// passAnswers passes the frames of docs/format/rpc.md which may pass: all but those of answers, such as PONG, do, so that
+// the connection stays alive.
 func (l *answerLimit) passAnswers(to io.Writer, from io.Reader) {
-	buffer := make([]byte, 4096)
+	in := bufio.NewReader(from)
+	before, sum := len("penstock"), 0 // HELLO has no checksums
 	for {
-		n, err := from.Read(buffer)
-		if l.limited.Load() && l.left.Add(-int64(n)) < 0 {
-			n = max(0, n+int(l.left.Load()))
-		}
-		if _, failed := to.Write(buffer[:n]); failed != nil || err != nil {
+		head, err := in.Peek(before + 8)
+		if err != nil {
 			return
 		}
-		if l.limited.Load() && l.left.Load() < 0 {
-			<-l.ended
+		payload, kind := int(binary.LittleEndian.Uint32(head[before:])&0xffffff), head[before+3]
+		size := before + 8 + sum + payload
+		if payload > 0 {
+			size += sum
+		}
+		passing := to
+		if isAnswer := kind >= 6 && kind <= 9; isAnswer && l.limited.Load() && l.left.Add(-int64(size)) < 0 { // DATA to END
+			passing = io.Discard
+		}
+		if _, err := io.CopyN(passing, in, int64(size)); err != nil {
 			return
 		}
+		before, sum = 0, 4
 	}
 }
 
@@ -230,17 +242,6 @@ func (l *answerLimit) passAnswers(to io.Writer, from io.Reader) {
 func (l *answerLimit) limitAnswers(bytes int64) {
 	l.left.Store(bytes)
 	l.limited.Store(true)
-}
-
-// freeAddr returns an address which was free a moment ago.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // TestPoolMigration: a worker is killed in the middle of an answer. Another one with its pool goes on. Of
@@ -257,9 +258,8 @@ func TestPoolMigration(t *testing.T) {
 	if err != nil || len(want) != length {
 		t.Fatalf("%d tokens: %v", len(want), err)
 	}
-	address := freeAddr(t)
-	answers := limitAnswersOf(t, address)
-	f := startPoolFleet(t, "rpc-addr="+address, "rpc-advertise="+answers.Addr().String())
+	answers := openAnswerLimit(t)
+	f := startPoolFleet(t, "rpc-addr="+answers.to, "rpc-advertise="+answers.Addr().String())
 	f.warm(chat(longPrompt(2), 1)) // so the router sends the request to worker 1
 	prompt := len(f.tokens(longPrompt(2)))
 	answers.limitAnswers(passing)

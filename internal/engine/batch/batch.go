@@ -185,8 +185,9 @@ type Engine struct {
 	computer Computer
 	pool     *poolCopier // nil without a pool
 	watchers *watch.Broadcaster[kv.Event]
-	// batches counts the computed batches, encoded the finished ranges of media.
-	batches, encoded atomic.Uint64
+	// batches counts the computed batches, encoded the finished ranges of media, and poolReads the blocks of a pool which
+	// were written into reserved ones.
+	batches, encoded, poolReads atomic.Uint64
 	// wake tells the loop that the inbox, the aborts or the watchers changed.
 	wake chan struct{}
 
@@ -249,13 +250,14 @@ func (e *Engine) Load() engine.Load {
 	return l
 }
 
-// HealthReport implements engine.HealthSource. Progress changes only with each batch and each encoded range; the queue
-// is as of the loop's last report.
+// HealthReport implements engine.HealthSource. Progress changes only with each batch, each encoded range, and each block
+// which comes from a pool. Look-ups do not count: requests make them before the loop has them, also if it stands still. The
+// queue is as of the loop's last report.
 func (e *Engine) HealthReport() engine.HealthReport {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	l := &e.mu.load
-	return engine.HealthReport{Progress: e.batches.Load() + e.encoded.Load(), HasCounts: true, Running: l.Running, Waiting: l.Waiting, Preempted: l.Preemptions}
+	return engine.HealthReport{Progress: e.batches.Load() + e.encoded.Load() + e.poolReads.Load(), HasCounts: true, Running: l.Running, Waiting: l.Waiting, Preempted: l.Preemptions}
 }
 
 // Wake makes the loop report events even if it has nothing to compute.

@@ -150,14 +150,13 @@ func (l *loop) deliverHeld() {
 
 // blockImport implements [engine.BlockImport].
 type blockImport struct {
-	e       *Engine
-	req     *engine.Request
-	watcher engine.ImportWatcher // of what another engine computes; nil if all comes from a pool
-	ending  sync.Once            // of PrefillLocal
+	e      *Engine
+	req    *engine.Request
+	ending sync.Once // of PrefillLocal
 	// Owned by the loop.
-	lead  *choiceSequence // the first open choice; nil before the loop has the request
-	over  bool            // PrefillLocal was called
-	fetch *poolFetch      // what comes from a pool, before another engine computes the rest; nil if nothing does
+	watcher engine.ImportWatcher // of what another engine computes; nil if none does, such as after PrefillLocal
+	lead    *choiceSequence      // the first open choice; nil before the loop has the request
+	fetch   *poolFetch           // what comes from a pool, before another engine computes the rest; nil if nothing does
 	// room, of capacity 1, is where tokens are written; nil is nowhere. Its holder writes, and the loop takes it before
 	// it gives the blocks to another: it waits for a write of them, which waits for nothing.
 	room chan *importRoom
@@ -225,9 +224,6 @@ func (i *blockImport) Generate(ctx context.Context, sink func(*engine.Delta) err
 func (l *loop) startImport(r *request) {
 	c := r.open[0]
 	r.imp.lead = c
-	if r.imp.over {
-		return
-	}
 	if f := r.imp.fetch; r.imp.watcher == nil {
 		if c.transferEnd = f.endAfter(l.sched.CachedPrefix(c.sequence())); c.transferEnd == 0 {
 			f.dropContents()
@@ -322,7 +318,12 @@ func (i *blockImport) PrefillLocal() {
 }
 
 func (i *blockImport) prefillLocal(l *loop) error {
-	i.over = true
+	i.watcher = nil
+	room := <-i.room
+	i.room <- room
+	if room != nil && room.fetchEnd > room.start {
+		return nil // finishFetch has the tokens computed which are not fetched
+	}
 	if c := i.lead; c != nil && c.transferEnd > 0 && !c.request.finished && c.request.imp == i {
 		c.closeImport()
 		l.sched.FinishTransfer(c.id)
@@ -336,7 +337,7 @@ func (i *blockImport) ImportBlocks(ctx context.Context, b *engine.BlockData, cac
 	if err := i.writeBlocks(b); err != nil {
 		return err
 	}
-	return i.e.callLoop(ctx, func(l *loop) error { return l.finishImport(i.lead, cached) })
+	return i.e.callLoop(ctx, func(l *loop) error { return l.finishImport(i, cached) })
 }
 
 // writeBlocks writes b into the reserved blocks.
@@ -367,9 +368,10 @@ func (e *Engine) notReserved() error {
 	return fault.New(fault.Conflict, "no blocks are reserved for the import")
 }
 
-// finishImport makes the tokens of c computed, which have been written.
-func (l *loop) finishImport(c *choiceSequence, cached int) error {
-	if c == nil || c.request.finished || c.transferEnd == 0 {
+// finishImport makes the tokens of i computed, which have been written.
+func (l *loop) finishImport(i *blockImport, cached int) error {
+	c := i.lead
+	if c == nil || c.request.finished || c.transferEnd == 0 || c.request.imp != i {
 		return l.notReserved()
 	}
 	end := c.transferEnd

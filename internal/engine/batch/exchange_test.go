@@ -332,6 +332,32 @@ func testImportRefused(t *testing.T) {
 	}
 }
 
+// TestImportReplaced: an import which has written its blocks does not end the fetch which has taken its place meanwhile.
+func TestImportReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		req := greedy(1, 45, 5)
+		want := answerOf(t, req)
+		e, b := exchanging(t, 8, nil)
+		ctx := enginetest.Start(t, e)
+		g := startImport(t, ctx, e, req)
+		g.expect(t, "at first", "reserved, 0 held")
+		if err := e.callLoop(ctx, func(l *loop) error {
+			c, imp := l.onlyChoice(t)
+			c.request.imp = newImport(e, req, nil)
+			c.request.imp.lead = c
+			err := l.finishImport(imp, 0)
+			c.request.imp = imp
+			return err
+		}); fault.CodeOf(err) != fault.Conflict {
+			t.Errorf("of another import: %v", err)
+		}
+		g.importAfter(t, ctx, req, 0)
+		g.expectAnswer(t, "after all", want, 0)
+		expectComputed(t, b, "after all", 5+4)
+		expectIdle(t, e)
+	})
+}
+
 // TestImportReclaimed: when an older request needs the blocks, the watcher knows before anything is computed in them. The
 // prompt is computed here later, and blocks which come are refused.
 func TestImportReclaimed(t *testing.T) { synctest.Test(t, testImportReclaimed) }

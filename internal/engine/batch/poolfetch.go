@@ -288,7 +288,11 @@ func (i *blockImport) writeTokens(b *engine.BlockData) error {
 	if room == nil || end > room.fetchEnd { // the fetch was given up
 		return i.e.notReserved()
 	}
-	return i.fetch.of.computer.WriteTokens(room.blocks, start, end, b)
+	if err := i.fetch.of.computer.WriteTokens(room.blocks, start, end, b); err != nil {
+		return err
+	}
+	i.e.poolReads.Add(1)
+	return nil
 }
 
 // finishFetch makes the tokens of the request of i computed which were fetched, and has the others computed, here or by the

@@ -463,6 +463,9 @@ func TestPoolImportHangs(t *testing.T) {
 		release := view.hangFrom(3) // after the look-up and a block
 		g := startImport(t, ctx, e, req)
 		g.expect(t, "while it hangs")
+		if n := e.HealthReport().Progress; n != 1 {
+			t.Errorf("%d units of progress, and one block is fetched", n)
+		}
 		time.Sleep(2 * poolPatience) // the fetch is given up; the clock is a fake one
 		g.expect(t, "of a pool which hangs", "reserved, 8 held")
 		b.write = func() { t.Error("the pool writes to a block which is moved") }
@@ -480,36 +483,68 @@ func TestPoolImportHangs(t *testing.T) {
 	})
 }
 
-// TestPoolImportEnds: an import may end while blocks are fetched for it. The engine computes them.
+// TestPoolImportEnds: an import may end while blocks are looked up or fetched for it. The engine computes the others, and
+// the watcher hears nothing.
 func TestPoolImportEnds(t *testing.T) {
 	for name, end := range map[string]func(ctx context.Context, e *Engine, g *importing){
 		"local": func(_ context.Context, _ *Engine, g *importing) { g.imp.PrefillLocal() },
 		"moved too early": func(ctx context.Context, _ *Engine, g *importing) {
 			if err := g.imp.ImportBlocks(ctx, blocksOf(greedy(1, 45, 5).Prompt, 8), 0); err == nil {
-				t.Error("blocks were imported while others are fetched")
+				t.Error("blocks were imported too early")
 			}
 			g.imp.PrefillLocal()
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p, req := newMemPool(t, 60), greedy(1, 45, 5)
-				want := answerOf(t, req)
-				ctx, e, b, view := pooledImport(t, p, req, 24, nil)
-				release := view.hangFrom(3)
-				g := startImport(t, ctx, e, req)
-				synctest.Wait() // it fetches
-				end(ctx, e, g)
-				synctest.Wait()
-				release()
-				g.expectAnswer(t, "after all", want, 0)
-				expectComputed(t, b, "after all", 45+4)
-				g.expect(t, "after all")
-				expectIdle(t, e)
-				p.check(t)
+		for _, c := range []struct {
+			hangs  int64 // at which use of the pool
+			tokens int
+		}{{1, 24}, {3, 24}, {3, 40}} {
+			t.Run(fmt.Sprint(name, " ", c), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					p, req := newMemPool(t, 60), greedy(1, 45, 5)
+					want := answerOf(t, req)
+					ctx, e, b, view := pooledImport(t, p, req, c.tokens, nil)
+					release := view.hangFrom(c.hangs)
+					g := startImport(t, ctx, e, req)
+					synctest.Wait() // it looks up or fetches
+					end(ctx, e, g)
+					synctest.Wait()
+					release()
+					g.expectAnswer(t, "after all", want, c.tokens)
+					expectComputed(t, b, "after all", 45-c.tokens+4)
+					g.expect(t, "after all")
+					expectIdle(t, e)
+					p.check(t)
+				})
 			})
-		})
+		}
 	}
+}
+
+// TestPoolImportEndsReclaimed: the watcher of an import which is over does not hear either that its blocks are taken away
+// during the fetch.
+func TestPoolImportEndsReclaimed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, req := newMemPool(t, 60), greedy(2, 40, 5)
+		want := answerOf(t, req)
+		ctx, e, _, view := pooledImport(t, p, req, 24, func(c *Config) { c.Card.Blocks = 10 })
+		older := startImport(t, ctx, e, greedy(1, 30, 20))
+		older.expect(t, "the older one", "reserved, 0 held")
+		release := view.hangFrom(3)
+		g := startImport(t, ctx, e, req)
+		synctest.Wait() // it fetches
+		g.imp.PrefillLocal()
+		older.imp.PrefillLocal()
+		synctest.Wait()
+		if e.Load().Preemptions != 1 {
+			t.Error("the test tested nothing: no request was preempted")
+		}
+		release()
+		g.expectAnswer(t, "after all", want, 0)
+		g.expect(t, "after all")
+		expectIdle(t, e)
+		p.check(t)
+	})
 }
 
 // TestPoolPrefillBlocks: what is in the pool of a prompt which is computed for another engine is not computed again.

@@ -198,8 +198,8 @@ const brokenInterval = 500 * time.Millisecond
 
 func (p *PrefillWorker) isBroken() bool { return p.cfg.IsBroken != nil && p.cfg.IsBroken() }
 
-// countWork returns a number which changes whenever the engine has computed something, or bytes of blocks have been written;
-// ok is false for an engine which does not say.
+// countWork returns a number which changes whenever the engine has computed something or taken it from a pool, or bytes of
+// blocks have been written; ok is false for an engine which does not say.
 func (p *PrefillWorker) countWork() (n uint64, ok bool) {
 	src, ok := p.eng.(engine.HealthSource)
 	if !ok {
