@@ -621,6 +621,9 @@ def llamacpp(binary, model, directory, work):
         guessed = [e["events"] for e in p.get("/health")["engines"]]
         check("it is said that their caches are guessed", guessed == ["guessed", "guessed"], guessed)
         check("no engine has warnings", not any(r["warnings"] for r in rows.values()), [r["warnings"] for r in rows.values()])
+        # The proofs of salts take slots, and their blocks would count as those of the first prompts.
+        proven = lambda: (work / "penstock.log").read_bytes().count(b"the engine keeps cache salts apart")
+        check("both engines are proven to keep salts apart", until(lambda: proven() == 2, 60), proven())
         block = p.explain("x")[1]["decision"]["block_size"]
         conversations(p, block, 4, slots=True)
         passed_on(binary, model, work, f"llamacpp={engines[0].url}")
