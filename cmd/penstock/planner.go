@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -99,22 +100,30 @@ func planExample(url string, a node.Access) string {
 	return "penstock plan" + cmp.Or(serverFlags(url, a), " --server "+a.URLOf(url))
 }
 
-// planInterval is how often awaitPlan asks.
-const planInterval = 500 * time.Millisecond
+const (
+	// planInterval is how often awaitPlan asks.
+	planInterval = 500 * time.Millisecond
+	// plannerStart is how long a planner which was started just before may take until it listens.
+	plannerStart = 3 * time.Second
+)
 
 // awaitPlan returns the last plan of a planner. It waits for the first one, and says so.
 func awaitPlan(ctx context.Context, c *apiClient, wait time.Duration, stderr io.Writer) (raw json.RawMessage, err error) {
-	for until, said := time.Now().Add(wait), false; ; said = true {
+	begin := time.Now()
+	for until, said := begin.Add(wait), false; ; said = true {
 		err := c.getJSON(ctx, "/v1/plan", &raw)
 		refusal := (*statusError)(nil)
 		switch {
 		case ctx.Err() != nil:
 			return nil, errors.New("plan: interrupted before the planner had its first plan")
+		case errors.Is(err, syscall.ECONNREFUSED) && time.Since(begin) < min(wait, plannerStart):
+			refusal = &statusError{message: "nothing listens there yet"}
 		case !errors.As(err, &refusal) || refusal.status != http.StatusServiceUnavailable:
 			return raw, err
 		case !time.Now().Before(until):
 			return nil, exitCodeError{err, exitNotReady}
-		case !said:
+		}
+		if !said {
 			fmt.Fprintf(stderr, "waiting up to %v: %s\n", wait, printable(refusal.message))
 		}
 		select {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -63,8 +64,36 @@ func TestNoPlanner(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	var out, text bytes.Buffer
 	server.Close()
-	if code := runCommandLine([]string{"plan", "--server", server.URL}, &out, &text); code == exitDone || !strings.Contains(text.String(), `is "penstock planner" running?`) {
+	if code := runCommandLine([]string{"plan", "--server", server.URL, "--wait", "0s"}, &out, &text); code == exitDone || !strings.Contains(text.String(), `is "penstock planner" running?`) {
 		t.Errorf("exit code %d: %s", code, text.String())
+	}
+}
+
+// writerFunc is a writer which calls a function.
+type writerFunc func(p []byte) (int, error)
+
+func (w writerFunc) Write(p []byte) (int, error) { return w(p) }
+
+// TestPlannerStarts: plan waits for a planner which was started just before and does not listen yet.
+func TestPlannerStarts(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) }))
+	addr := server.Listener.Addr().String()
+	server.Listener.Close()
+	said := ""
+	listen := func(p []byte) (int, error) {
+		said += string(p)
+		var err error
+		if server.Listener, err = net.Listen("tcp", addr); err != nil {
+			return 0, err
+		}
+		server.Start()
+		return len(p), nil
+	}
+	var out bytes.Buffer
+	code := runCommandLine([]string{"plan", "--server", "http://" + addr, "--json"}, &out, writerFunc(listen))
+	server.Close()
+	if code != exitDone || out.String() != "{}\n" || !strings.Contains(said, "nothing listens there yet") {
+		t.Errorf("exit code %d, %q: %s", code, out.String(), said)
 	}
 }
 
