@@ -38,6 +38,8 @@ func (s *docSession) validateFlags(b *docBlock) (string, error) {
 			err = s.runToEnd(b, "("+parsePenstock+st.text+")")
 		case word == "go" && strings.HasSuffix(st.text, " -h"):
 			err = s.runToEnd(b, st.text)
+		case strings.HasSuffix(word, ".py"): // which checks the values of flags before it prints its help
+			err = s.runToEnd(b, st.text+" --help")
 		case strings.HasSuffix(word, ".sh"):
 			err = s.checkScript(word, st.text)
 		default:
