@@ -63,8 +63,8 @@ func (t *RoutedTask) TokensDelivered() int { return 0 }
 // MoveKind implements Task.
 func (t *RoutedTask) MoveKind() string { return MoveNewRequest }
 
-// hintsForRouter returns the hints for the chosen worker: those of the request, unless it is known to be no router
-// process. Only these read them.
+// hintsForRouter returns the request's hints for a router process, which alone reads them; nil if the chosen worker is
+// known to be an engine's.
 func (t *RoutedTask) hintsForRouter() []byte {
 	if !t.dispatcher.HasRouters {
 		return nil

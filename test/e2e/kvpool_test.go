@@ -212,8 +212,8 @@ func openAnswerLimit(t *testing.T) *answerLimit {
 	return l
 }
 
-// passAnswers passes the frames of docs/format/rpc.md which may pass: all but those of answers, such as PONG, do, so that
-// the connection stays alive.
+// passAnswers copies the frames of docs/format/rpc.md until the limit. Beyond it, it drops the frames of answers and
+// still copies the others, such as PONG, so that the connection stays alive.
 func (l *answerLimit) passAnswers(to io.Writer, from io.Reader) {
 	in := bufio.NewReader(from)
 	before, sum := len("penstock"), 0 // HELLO has no checksums
