@@ -77,8 +77,10 @@ func TestMessagesOfAllSizes(t *testing.T) {
 func TestPrefixes(t *testing.T) {
 	p := listenPub(t, loopback(t), Options{})
 	a := subscribe(t, p.Addr(), []string{"a"}, Options{})
-	ab := subscribe(t, p.Addr(), []string{"b", "ab"}, Options{})
+	st := newStates()
+	ab := subscribe(t, p.Addr(), []string{"b", "ab"}, Options{OnState: st.tell})
 	await(t, p, 2)
+	st.await(t, Connected) // a subscriber of two prefixes counts from the first on
 	for i, topic := range []string{"a", "ab", "abc", "b", "c", ""} {
 		p.Send([]byte(topic), []byte{byte(i)})
 	}
