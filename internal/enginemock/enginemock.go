@@ -88,6 +88,8 @@ type Config struct {
 	Ping time.Duration
 	// Slots is how many requests llama.cpp serves at once; 4.
 	Slots int
+	// RoomWait is how long a decode waits at SGLang's prefill server until the prefill of its room begins; 1 s.
+	RoomWait time.Duration
 	// Startup is how long the server answers 503 after its start.
 	Startup time.Duration
 	// MaxBody bounds the body of a request; 32 MiB.
@@ -169,7 +171,7 @@ type Adapter struct{ Name, Path string }
 func (c *Config) ensureDefaults() {
 	c.Ranks, c.BufferSteps, c.Slots = cmp.Or(c.Ranks, 1), cmp.Or(c.BufferSteps, 10_000), cmp.Or(c.Slots, 4)
 	c.HTTPAddr = cmp.Or(c.HTTPAddr, "127.0.0.1:0")
-	c.KeepAlive, c.Ping = cmp.Or(c.KeepAlive, 5*time.Second), cmp.Or(c.Ping, 30*time.Second)
+	c.KeepAlive, c.Ping, c.RoomWait = cmp.Or(c.KeepAlive, 5*time.Second), cmp.Or(c.Ping, 30*time.Second), cmp.Or(c.RoomWait, time.Second)
 	c.MaxBody = cmp.Or(c.MaxBody, 32<<20)
 }
 

@@ -43,9 +43,8 @@ const (
 	leaseTime = 30 * time.Second
 	// maxLeases bounds the leases which are kept.
 	maxLeases = 1 << 16
-	// claimTime bounds a claim whose prefill has ended, roomTime the wait for a prefill to begin.
-	claimTime = 2 * time.Second
-	roomTime  = time.Second
+	// claimTime bounds a claim whose prefill has ended, and the time in which a prefill instance takes the connection.
+	claimTime = 10 * time.Second
 	// maxClaim bounds the body of an answer to a claim.
 	maxClaim = 4 << 10
 )
@@ -194,9 +193,9 @@ func (s *Server) takeLease(ctx context.Context, q *leaseClaim) (answer leaseAnsw
 	return leaseAnswer{Tokens: l.tokens}, true
 }
 
-// awaitPrefill waits until a prefill has begun, for at most roomTime, and ended.
+// awaitPrefill waits until a prefill has begun, for at most RoomWait, and ended.
 func (s *Server) awaitPrefill(ctx context.Context, key string) bool {
-	late := time.NewTimer(roomTime)
+	late := time.NewTimer(s.cfg.RoomWait)
 	defer late.Stop()
 	for {
 		s.mu.Lock()
@@ -234,7 +233,7 @@ func claimLease(ctx context.Context, addr string, q *leaseClaim) (answer leaseAn
 		return answer, err
 	}
 	client := http.Client{
-		Transport:     &http.Transport{DialContext: (&net.Dialer{Timeout: roomTime}).DialContext, DisableKeepAlives: true},
+		Transport:     &http.Transport{DialContext: (&net.Dialer{Timeout: claimTime}).DialContext, DisableKeepAlives: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	res, err := client.Do(req)

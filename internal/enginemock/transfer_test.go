@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"penstock/internal/enginemock"
 )
@@ -51,11 +52,6 @@ func TestPrefillDecode(t *testing.T) {
 		t.Run(string(d), func(t *testing.T) {
 			t.Parallel()
 			q, third := start(t, enginemock.Config{Dialect: d, Seed: 4}), start(t, enginemock.Config{Dialect: d, Seed: 5})
-			port := func(s *enginemock.Server) int {
-				u, _ := url.Parse(s.URL())
-				n, _ := strconv.Atoi(u.Port())
-				return n
-			}
 			n := 0
 			// relay prefills a new prompt, changes the parameters, and returns the decode's cached tokens.
 			relay := func(do func(map[string]any), other ...float64) (p *enginemock.Server, params map[string]any, decode func() float64) {
@@ -100,7 +96,7 @@ func TestPrefillDecode(t *testing.T) {
 			changes := []change{
 				set("remote_engine_id", "unknown"), without("remote_engine_id"),
 				set("remote_block_ids", []int{1}), without("remote_block_ids"),
-				set("remote_port", port(third)), set("remote_port", 1), without("remote_port"),
+				set("remote_port", portOf(third)), set("remote_port", 1), without("remote_port"),
 				set("remote_host", "127.0.0.2.example.invalid"), without("remote_host"),
 			}
 			if d == enginemock.VLLM {
@@ -179,25 +175,25 @@ func TestContextGeneration(t *testing.T) {
 // TestRooms is both servers of SGLang's disaggregated prefill: both legs at once name the same room at the prefill
 // server. The decode waits there for the prefill.
 func TestRooms(t *testing.T) {
-	p, q := start(t, enginemock.Config{Dialect: enginemock.SGLang, Seed: 3}), start(t, enginemock.Config{Dialect: enginemock.SGLang, Seed: 4})
-	u, err := url.Parse(p.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	port, _ := strconv.Atoi(u.Port())
+	// Only a failure reaches the patient server's limit. Of a room which no prefill enters, the hasty one says so at once.
+	p := start(t, enginemock.Config{Dialect: enginemock.SGLang, Seed: 3, RoomWait: 5 * time.Minute})
+	hasty := start(t, enginemock.Config{Dialect: enginemock.SGLang, Seed: 3, RoomWait: time.Millisecond})
+	q := start(t, enginemock.Config{Dialect: enginemock.SGLang, Seed: 4})
+	const host = "127.0.0.1"
+	port := portOf(p)
 	_, _, info := ask(t, p, "GET", "/server_info", "")
 	if got := at(t, decoded(t, info), "disaggregation_bootstrap_port"); got != float64(port) {
 		t.Errorf("the bootstrap port is %v, want %d", got, port)
 	}
 	room := int64(math.MaxInt64 - 1000)
-	// legs sends both legs, and returns the cached tokens of the decode.
-	legs := func(do func(prefill, decode map[string]any)) float64 {
+	// legs sends both legs, of which one prefills at s, and returns the cached tokens of the decode.
+	legs := func(s *enginemock.Server, do func(prefill, decode map[string]any)) float64 {
 		t.Helper()
 		room++
 		leg := func() map[string]any {
 			return map[string]any{
 				"input_ids": prompt(int(room%1000), 40), "sampling_params": map[string]any{"max_new_tokens": 2, "ignore_eos": true},
-				"bootstrap_host": u.Hostname(), "bootstrap_port": port, "bootstrap_room": room,
+				"bootstrap_host": host, "bootstrap_port": portOf(s), "bootstrap_room": room,
 			}
 		}
 		first, second := leg(), leg()
@@ -207,7 +203,7 @@ func TestRooms(t *testing.T) {
 		prefilled := make(chan struct{})
 		go func() {
 			defer close(prefilled)
-			if res, err := postGenerate(t, p, jsonOf(first)); err != nil || res != http.StatusOK {
+			if res, err := postGenerate(t, s, jsonOf(first)); err != nil || res != http.StatusOK {
 				t.Errorf("prefill: %v, %v", res, err)
 			}
 		}()
@@ -215,39 +211,39 @@ func TestRooms(t *testing.T) {
 		<-prefilled
 		return n
 	}
-	if got := legs(nil); got != 39 {
+	if got := legs(p, nil); got != 39 {
 		t.Errorf("the decode has %v tokens", got)
+	}
+	if got := legs(hasty, func(_, d map[string]any) { d["bootstrap_room"] = 1 }); got != 0 {
+		t.Errorf("of another room the decode has %v tokens", got)
 	}
 	for _, c := range []struct {
 		name string
 		do   func(prefill, decode map[string]any)
 	}{
-		{"another room", func(_, d map[string]any) { d["bootstrap_room"] = 1 }},
 		{"another port", func(_, d map[string]any) { d["bootstrap_port"] = 1 }},
 		{"another host", func(_, d map[string]any) { d["bootstrap_host"] = "127.0.0.2.example.invalid" }},
 		{"no room", func(_, d map[string]any) { delete(d, "bootstrap_room") }},
 		{"no host", func(_, d map[string]any) { delete(d, "bootstrap_host") }},
 		{"the default port", func(p, d map[string]any) { delete(p, "bootstrap_port"); delete(d, "bootstrap_port") }},
 		{"the decode's own address", func(p, d map[string]any) {
-			other, _ := url.Parse(q.URL())
-			n, _ := strconv.Atoi(other.Port())
-			p["bootstrap_port"], d["bootstrap_port"] = n, n
+			p["bootstrap_port"], d["bootstrap_port"] = portOf(q), portOf(q)
 		}},
 		{"another prompt", func(_, d map[string]any) { d["input_ids"] = prompt(7777, 40) }},
 	} {
-		if got := legs(c.do); got != 0 {
+		if got := legs(p, c.do); got != 0 {
 			t.Errorf("%s: the decode has %v tokens", c.name, got)
 		}
 	}
 	// The OpenAI routes and lists of a batch have the same fields.
-	one := map[string]any{"prompt": prompt(501, 40), "max_tokens": 2, "bootstrap_host": u.Hostname(), "bootstrap_port": port, "bootstrap_room": 5}
+	one := map[string]any{"prompt": prompt(501, 40), "max_tokens": 2, "bootstrap_host": host, "bootstrap_port": port, "bootstrap_room": 5}
 	post(t, p, "/v1/completions", one)
 	if got := cachedOf(t, post(t, q, "/v1/completions", one)); got != 39 {
 		t.Errorf("the decode of a completion has %v tokens", got)
 	}
 	many := map[string]any{
 		"input_ids": [][]int{prompt(502, 40), prompt(503, 40)}, "sampling_params": map[string]any{"max_new_tokens": 2},
-		"bootstrap_host": []string{u.Hostname(), u.Hostname()}, "bootstrap_port": []any{port, port}, "bootstrap_room": []int{6, 7},
+		"bootstrap_host": []string{host, host}, "bootstrap_port": []any{port, port}, "bootstrap_room": []int{6, 7},
 	}
 	if _, _, body := ask(t, p, "POST", "/generate", jsonOf(many)); !strings.HasPrefix(body, "[") {
 		t.Errorf("a batch is answered with %.80s", body)
@@ -255,6 +251,13 @@ func TestRooms(t *testing.T) {
 	if _, _, body := ask(t, q, "POST", "/generate", jsonOf(many)); strings.Count(body, `"cached_tokens":39`) != 2 {
 		t.Errorf("the decode of a batch is %s", body)
 	}
+}
+
+// portOf returns the port at which a server listens.
+func portOf(s *enginemock.Server) int {
+	u, _ := url.Parse(s.URL()) // a server's address is valid
+	n, _ := strconv.Atoi(u.Port())
+	return n
 }
 
 // postGenerate posts to /generate, for a goroutine of its own.

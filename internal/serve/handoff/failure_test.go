@@ -754,6 +754,7 @@ func TestTwoPrompts(t *testing.T) {
 		r := newRig(t, rigConfig{blocks: []int{16, 64}})
 		calls := repeatingCalls{r.prefills[0].calls, make(chan error, 1)}
 		r.prefills[0].PrefillWorker.calls = calls
+		r.prefills[0].cache.beforeBatch(func() { time.Sleep(time.Millisecond) }) // virtual: the pull fails before the first batch
 		req := newRequest(1, 400, 5)
 		if o := r.expect(req, r.start(r.ctx, req)); isRemote(o) {
 			t.Errorf("%+v", o)
