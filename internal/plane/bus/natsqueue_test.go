@@ -165,7 +165,7 @@ func TestNATSQueueBetweenProcesses(t *testing.T) {
 // A server which restarts with its data keeps jobs, attempts and dead letters, but for attempts of the moment before.
 // Without a connection every call is Unavailable, and a Pull which waits ends.
 func TestNATSQueueServerRestart(t *testing.T) {
-	cfg := natsd.Config{DataDir: t.TempDir(), Listen: freeAddr(t)}
+	cfg := natsd.Config{DataDir: t.TempDir(), Listen: fixturetest.ReserveAddr(t)}
 	s := startServer(t, cfg)
 	nc := natsdtest.Connect(t, s)
 	q := openNATSQueue(t, nc, QueueConfig{Lease: time.Hour, MaxAttempts: 2, MaxLifetime: time.Hour})

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"net"
 	"runtime"
 	"strings"
 	"sync"
@@ -42,17 +41,6 @@ func TestNATSBetweenProcesses(t *testing.T) {
 		serves, calls := newNATS(t, natsdtest.Connect(t, s), rpc.NATSPlaneConfig{}), newNATS(t, natsdtest.Connect(t, s), rpc.NATSPlaneConfig{})
 		return &rpc.SchemeMux{Plane: serves, ByScheme: map[string]rpc.Plane{"nats": calls}}
 	})
-}
-
-// freeAddr returns an address at which a server can be stopped and started.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 func startNATS(t *testing.T, cfg natsd.Config) *natsd.Server {
@@ -533,7 +521,7 @@ func TestNATSObjectIsNotThere(t *testing.T) {
 // When NATS is gone, so are the calls over it, on both sides, and what comes after
 // its return works.
 func TestNATSIsGone(t *testing.T) {
-	at := freeAddr(t)
+	at := fixturetest.ReserveAddr(t)
 	s := startNATS(t, natsd.Config{Listen: at})
 	calls, serves := natsdtest.Connect(t, s), natsdtest.Connect(t, s)
 	cfg := rpc.NATSPlaneConfig{KeepAlive: 500 * time.Millisecond}
