@@ -265,7 +265,7 @@ func TestDialDealerFails(t *testing.T) {
 		t.Errorf("dialled a closed port: %v", err)
 	}
 	p := listenPub(t, loopback(t), Options{})
-	if _, err := DialDealer(t.Context(), p.Addr(), Options{}); !errors.Is(err, ErrProtocol) {
+	if _, err := DialDealer(t.Context(), p.Addr(), Options{HandshakeTimeout: patience}); !errors.Is(err, ErrProtocol) {
 		t.Errorf("a DEALER talks with a PUB: %v", err)
 	}
 	if _, err := DialDealer(t.Context(), p.Addr(), Options{Identity: "\x00x"}); err == nil {

@@ -2,6 +2,7 @@ package zmtp
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -14,6 +15,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"penstock/internal/fixturetest"
 )
 
 func numbered(topic string, n int, size int) [][]byte {
@@ -33,6 +36,7 @@ func expectNumbers(t *testing.T, r *received, topic string, first, last, size in
 
 func listenPub(t *testing.T, ep Endpoint, o Options) *Pub {
 	t.Helper()
+	o.HandshakeTimeout = cmp.Or(o.HandshakeTimeout, patience)
 	p, err := ListenPub(ep, o)
 	if err != nil {
 		t.Fatal(err)
@@ -42,6 +46,7 @@ func listenPub(t *testing.T, ep Endpoint, o Options) *Pub {
 }
 
 func subscribe(t *testing.T, ep Endpoint, prefixes []string, o Options) *received {
+	o.HandshakeTimeout = cmp.Or(o.HandshakeTimeout, patience)
 	return background(t, func(ctx context.Context, recv func([][]byte) error) error {
 		return Subscribe(ctx, ep, prefixes, o, recv)
 	})
@@ -126,7 +131,7 @@ func TestNotYetSubscribed(t *testing.T) {
 			t.Fatal(err)
 		}
 		st := newStates()
-		r := subscribe(t, EndpointOf(ln.Addr()), []string{"t"}, Options{OnState: st.tell, HandshakeTimeout: patience})
+		r := subscribe(t, EndpointOf(ln.Addr()), []string{"t"}, Options{OnState: st.tell})
 		conn, err := ln.Accept()
 		if err != nil {
 			t.Fatal(err)
@@ -163,7 +168,7 @@ func TestUnwanted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	r := subscribe(t, EndpointOf(ln.Addr()), []string{"t"}, Options{HandshakeTimeout: patience})
+	r := subscribe(t, EndpointOf(ln.Addr()), []string{"t"}, Options{})
 	c, err := ln.Accept()
 	if err != nil {
 		t.Fatal(err)
@@ -231,8 +236,8 @@ func TestEndWhileListening(t *testing.T) {
 
 func TestReconnect(t *testing.T) {
 	o := Options{ReconnectMin: time.Millisecond, ReconnectMax: 10 * time.Millisecond}
-	p := listenPub(t, loopback(t), o)
-	ep := p.Addr()
+	ep := endpoint(t, "tcp://"+fixturetest.ReserveAddr(t))
+	p := listenPub(t, ep, o)
 	st := newStates()
 	so := o
 	so.OnState = st.tell
@@ -356,7 +361,7 @@ func TestOversized(t *testing.T) {
 // is refused, told to OnState, and no bother to others.
 func TestGarbagePeers(t *testing.T) {
 	st := newStates()
-	p := listenPub(t, loopback(t), Options{OnState: st.tell, MaxPeers: 3, HandshakeTimeout: patience})
+	p := listenPub(t, loopback(t), Options{OnState: st.tell, MaxPeers: 3})
 	for _, said := range []string{"GET / HTTP/1.1\r\nHost: x\r\n\r\n", strings.Repeat("\x00", 64), "\xff" + strings.Repeat("\x00", 63), "\x16\x03\x01"} {
 		c, err := net.Dial("tcp", p.Addr().netAddress())
 		if err != nil {
@@ -374,19 +379,16 @@ func TestGarbagePeers(t *testing.T) {
 	r := subscribe(t, p.Addr(), nil, Options{})
 	await(t, p, 1)
 	// More connections than there may be: the ones too many are closed.
-	var held []net.Conn
 	for range 3 {
 		c, err := net.Dial("tcp", p.Addr().netAddress())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		held = append(held, c)
 	}
 	if s := st.await(t, Refused); !strings.Contains(s.Err.Error(), "3 connections already") {
 		t.Errorf("refused: %v", s.Err)
 	}
-	_ = held
 	p.Send(numbered("t", 0, 1)...)
 	expectNumbers(t, r, "t", 0, 0, 1)
 }

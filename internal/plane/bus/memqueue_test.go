@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/internal/fixturetest"
 )
 
 func openMemQueue(t *testing.T, cfg QueueConfig) Queue {
@@ -21,16 +22,25 @@ func openMemQueue(t *testing.T, cfg QueueConfig) Queue {
 	return q
 }
 
+// contextFor returns a context for calls of a queue. That of NATS has a deadline: without one the client library gives a
+// call 5 s. No bubble has a queue of NATS.
+func contextFor(t *testing.T, q Queue) context.Context {
+	if _, ok := q.(*NATSQueue); ok {
+		return fixturetest.PatientContext(t)
+	}
+	return t.Context()
+}
+
 func mustPut(t *testing.T, q Queue, id string, lifetime time.Duration) {
 	t.Helper()
-	if err := q.Put(t.Context(), Job{ID: id, Lifetime: lifetime}); err != nil {
+	if err := q.Put(contextFor(t, q), Job{ID: id, Lifetime: lifetime}); err != nil {
 		t.Fatalf("put %s: %v", id, err)
 	}
 }
 
 func mustPull(t *testing.T, q Queue, id string, attempt int) Delivery {
 	t.Helper()
-	d, err := q.Pull(t.Context())
+	d, err := q.Pull(contextFor(t, q))
 	if err != nil || d.ID != id || d.Attempt != attempt {
 		t.Fatalf("pulled attempt %d of %q, error %v, want attempt %d of %q", d.Attempt, d.ID, err, attempt, id)
 	}

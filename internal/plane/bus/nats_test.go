@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -43,17 +42,6 @@ func newBus(t *testing.T, nc *nats.Conn, cfg NATSBusConfig) *NATSBus {
 		t.Fatal(err)
 	}
 	return b
-}
-
-// freeAddr returns an address at which a server can be stopped and started.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // logLines passes each log record's message on.
@@ -110,7 +98,7 @@ var testTopic = Topic{Name: "kv-events", Durable: true, MaxBytes: 16 << 20}
 
 // A server that restarts with its data loses nothing and repeats nothing.
 func TestNATSServerRestart(t *testing.T) {
-	cfg := natsd.Config{DataDir: t.TempDir(), Listen: freeAddr(t)}
+	cfg := natsd.Config{DataDir: t.TempDir(), Listen: fixturetest.ReserveAddr(t)}
 	s := startServer(t, cfg)
 	log, lines := newLog()
 	b := newBus(t, natsdtest.Connect(t, s), NATSBusConfig{Log: log})
@@ -155,7 +143,7 @@ func TestNATSServerRestart(t *testing.T) {
 
 // A server that comes back empty begins a new life of the topic.
 func TestNATSServerLosesData(t *testing.T) {
-	cfg := natsd.Config{Listen: freeAddr(t)}
+	cfg := natsd.Config{Listen: fixturetest.ReserveAddr(t)}
 	s := startServer(t, cfg)
 	log, lines := newLog()
 	b := newBus(t, natsdtest.Connect(t, s), NATSBusConfig{Log: log})

@@ -228,7 +228,7 @@ func TestNATSArchiveClaims(t *testing.T) {
 
 // Objects outlive the server; without it nothing hangs.
 func TestNATSArchiveServerRestart(t *testing.T) {
-	cfg := natsd.Config{DataDir: t.TempDir(), Listen: freeAddr(t)}
+	cfg := natsd.Config{DataDir: t.TempDir(), Listen: fixturetest.ReserveAddr(t)}
 	s := startServer(t, cfg)
 	nc := natsdtest.Connect(t, s)
 	a := newArchive(t, nc, ArchiveConfig{})
@@ -307,7 +307,7 @@ func holdBeyondTTL(t *testing.T, s *natsd.Server, ttl time.Duration) bool {
 
 // A lost lock ends the context of its holder.
 func TestNATSLockLost(t *testing.T) {
-	cfg := natsd.Config{Listen: freeAddr(t)}
+	cfg := natsd.Config{Listen: fixturetest.ReserveAddr(t)}
 	s := startServer(t, cfg)
 	a := newArchive(t, natsdtest.Connect(t, s), ArchiveConfig{TTL: time.Second})
 	lost := func(what string, lose func()) {

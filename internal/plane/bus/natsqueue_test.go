@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"penstock/core/fault"
+	"penstock/internal/backoff"
 	"penstock/internal/fixturetest"
 	"penstock/internal/plane/natsd"
 	"penstock/internal/plane/natsd/natsdtest"
@@ -165,7 +166,7 @@ func TestNATSQueueBetweenProcesses(t *testing.T) {
 // A server which restarts with its data keeps jobs, attempts and dead letters, but for attempts of the moment before.
 // Without a connection every call is Unavailable, and a Pull which waits ends.
 func TestNATSQueueServerRestart(t *testing.T) {
-	cfg := natsd.Config{DataDir: t.TempDir(), Listen: freeAddr(t)}
+	cfg := natsd.Config{DataDir: t.TempDir(), Listen: fixturetest.ReserveAddr(t)}
 	s := startServer(t, cfg)
 	nc := natsdtest.Connect(t, s)
 	q := openNATSQueue(t, nc, QueueConfig{Lease: time.Hour, MaxAttempts: 2, MaxLifetime: time.Hour})
@@ -218,9 +219,7 @@ func TestNATSQueueServerRestart(t *testing.T) {
 		t.Fatalf("pulled attempt %d of %q, error %v, want the second of held, or the first again", held.Attempt, held.ID, err)
 	}
 	waits := mustPull(t, q, "waits", 1)
-	if depth, err := q.DescribeDepth(fixturetest.PatientContext(t)); err != nil || depth.Waiting != 0 || depth.Started != 2 {
-		t.Errorf("depth %+v, error %v", depth, err)
-	}
+	awaitDepth(t, q, 0, 2)
 	for _, d := range []Delivery{held, waits} {
 		if err := q.Ack(fixturetest.PatientContext(t), d); err != nil {
 			t.Errorf("ack of %s: %v", d.ID, err)
@@ -228,6 +227,22 @@ func TestNATSQueueServerRestart(t *testing.T) {
 	}
 	if list, err := q.ListDead(fixturetest.PatientContext(t)); err != nil || len(list) != 1 || list[0].ID != "dead" || list[0].Attempts != 2 {
 		t.Errorf("dead letters %+v, error %v", list, err)
+	}
+}
+
+// awaitDepth waits until so many jobs wait and are started: the server counts what it has taken a moment later.
+func awaitDepth(t *testing.T, q *NATSQueue, waiting, started int) {
+	t.Helper()
+	ctx := fixturetest.PatientContext(t)
+	var depth QueueDepth
+	if err := backoff.Poll(ctx, 10*time.Millisecond, func() bool {
+		var err error
+		if depth, err = q.DescribeDepth(ctx); err != nil {
+			t.Fatal(err)
+		}
+		return depth.Waiting == waiting && depth.Started == started
+	}); err != nil {
+		t.Fatalf("depth %+v, want %d and %d: %v", depth, waiting, started, err)
 	}
 }
 
@@ -309,9 +324,7 @@ func TestNATSQueueMalformed(t *testing.T) {
 	if err := q.Ack(fixturetest.PatientContext(t), mustPull(t, q, "good", 1)); err != nil {
 		t.Fatal(err)
 	}
-	if depth, err := q.DescribeDepth(fixturetest.PatientContext(t)); err != nil || depth.Waiting+depth.Started != 0 {
-		t.Errorf("depth %+v, error %v", depth, err)
-	}
+	awaitDepth(t, q, 0, 0)
 	if n := q.bus.Malformed(); n != uint64(len(bad)) {
 		t.Errorf("%d malformed messages, want %d", n, len(bad))
 	}
@@ -347,9 +360,7 @@ func TestNATSQueueServerRemovesExpired(t *testing.T) {
 	if _, err := ended.NextMsgWithContext(fixturetest.PatientContext(t)); err != nil {
 		t.Fatal(err)
 	}
-	if depth, err := q.DescribeDepth(fixturetest.PatientContext(t)); err != nil || depth.Waiting+depth.Started != 0 {
-		t.Errorf("depth %+v, error %v", depth, err)
-	}
+	awaitDepth(t, q, 0, 0)
 	cancel()
 	if err := <-waited; err != nil && !errors.Is(err, context.Canceled) {
 		t.Errorf("Pull: %v", err)

@@ -55,6 +55,7 @@ type ZMQBus struct {
 	pub         *zmtp.Pub
 	router      *zmtp.Router
 	incarnation uint64
+	replayLimit time.Duration // for connecting to a peer to request messages, and for each page of them
 
 	malformed, gaps atomic.Uint64
 
@@ -91,7 +92,7 @@ func NewZMQBus(cfg ZMQBusConfig) (*ZMQBus, error) {
 		_ = pub.Close()
 		return nil, fmt.Errorf("event plane: %w", err)
 	}
-	b := &ZMQBus{cfg: cfg, local: NewMemBus(), pub: pub, router: router, incarnation: max(rand.Uint64(), 1)}
+	b := &ZMQBus{cfg: cfg, local: NewMemBus(), pub: pub, router: router, incarnation: max(rand.Uint64(), 1), replayLimit: zmqTimeout}
 	b.mu.own = map[string]*zmqJournal{}
 	b.mu.joined = map[string]*memTopic{}
 	b.mu.peers = map[ZMQPeer]map[string]*zmqLink{}

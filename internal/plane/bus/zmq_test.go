@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/fixturetest"
 	"penstock/internal/zmtp"
 )
 
@@ -27,16 +28,24 @@ func OpenZMQ(t testing.TB, self ZMQPeer) *ZMQBus {
 	if self == (ZMQPeer{}) {
 		self = ZMQPeer{zmqAt(t, "tcp://127.0.0.1:0"), zmqAt(t, "tcp://127.0.0.1:0")}
 	}
-	b, err := NewZMQBus(ZMQBusConfig{Events: self.Events, Replay: self.Replay, PeerTimeout: 20 * time.Second})
+	const patience = 5 * time.Minute // for peers, which only a failure reaches
+	b, err := NewZMQBus(ZMQBusConfig{Events: self.Events, Replay: self.Replay, PeerTimeout: patience})
 	if err != nil {
 		t.Fatal(err)
 	}
+	b.replayLimit = patience
 	t.Cleanup(func() {
 		if err := b.Close(); err != nil {
 			t.Error(err)
 		}
 	})
 	return b
+}
+
+// reservedPeer returns addresses at which a bus can be opened again, and no other listens meanwhile.
+func reservedPeer(t *testing.T) ZMQPeer {
+	t.Helper()
+	return ZMQPeer{zmqAt(t, "tcp://"+fixturetest.ReserveAddr(t)), zmqAt(t, "tcp://"+fixturetest.ReserveAddr(t))}
 }
 
 // Pair is a bus of two processes: one publishes, the other does all else.
@@ -108,23 +117,13 @@ func zmqSubscribe(t *testing.T, b Bus, topic Topic) *zmqReader {
 
 func (r *zmqReader) awaitReady(t *testing.T) *zmqReader {
 	t.Helper()
-	select {
-	case <-r.ready:
-	case <-time.After(30 * time.Second):
-		t.Fatal("never ready")
-	}
+	await(t, "ready", r.ready)
 	return r
 }
 
 func (r *zmqReader) next(t *testing.T) string {
 	t.Helper()
-	select {
-	case m := <-r.messages:
-		return m
-	case <-time.After(30 * time.Second):
-		t.Fatal("no message")
-		return ""
-	}
+	return await(t, "a message", r.messages)
 }
 
 func publish(t *testing.T, b Bus, topic Topic, key string, from, to int) {
@@ -190,8 +189,8 @@ func TestZMQMesh(t *testing.T) {
 // messages are lost, and new ones are received from the first on.
 func TestZMQRestart(t *testing.T) {
 	reader := OpenZMQ(t, ZMQPeer{})
-	writer := OpenZMQ(t, ZMQPeer{})
-	self := writer.LocalPeer()
+	self := reservedPeer(t)
+	writer := OpenZMQ(t, self)
 	reader.SetPeers([]ZMQPeer{self, reader.LocalPeer()})
 	publish(t, writer, zmqLog, "first", 1, 50)
 	r := zmqSubscribe(t, reader, zmqLog).awaitReady(t)
@@ -217,9 +216,8 @@ func TestZMQRestart(t *testing.T) {
 // delays others no longer than the limit.
 func TestZMQPeerGoes(t *testing.T) {
 	reader, writer := OpenZMQ(t, ZMQPeer{}), OpenZMQ(t, ZMQPeer{})
-	third := OpenZMQ(t, ZMQPeer{})
-	gone := third.LocalPeer()
-	_ = third.Close()
+	gone := reservedPeer(t)
+	_ = OpenZMQ(t, gone).Close()
 	reader.SetPeers([]ZMQPeer{writer.LocalPeer(), gone})
 	publish(t, writer, zmqLog, "k", 1, 3)
 	r := zmqSubscribe(t, reader, zmqLog).awaitReady(t)

@@ -195,7 +195,7 @@ func (l *zmqLink) catchUp(ctx context.Context, attempts int) error {
 
 // requestReplay requests the missing messages once, page by page.
 func (l *zmqLink) requestReplay(ctx context.Context) error {
-	d, err := zmtp.DialDealer(ctx, l.peer.Replay, zmtp.Options{HandshakeTimeout: zmqTimeout})
+	d, err := zmtp.DialDealer(ctx, l.peer.Replay, zmtp.Options{HandshakeTimeout: l.bus.replayLimit})
 	if err != nil {
 		return err
 	}
@@ -212,7 +212,7 @@ var errZMQPage = errors.New("the peer answers something else")
 
 // requestPage requests and processes one page; more means that another page follows.
 func (l *zmqLink) requestPage(ctx context.Context, d *zmtp.Dealer) (more bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, zmqTimeout)
+	ctx, cancel := context.WithTimeout(ctx, l.bus.replayLimit)
 	defer cancel()
 	from, life := l.next, l.incarnation
 	if err := d.Send(ctx, zmqRequest{l.topic.topic.Name, from, life}.encodeFrames()...); err != nil {

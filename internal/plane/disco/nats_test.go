@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"strings"
 	"testing"
 	"time"
@@ -48,16 +47,6 @@ func open(t *testing.T, s *natsd.Server, cfg NATSRegistryConfig) *NATSRegistry {
 	}
 	t.Cleanup(r.Close)
 	return r
-}
-
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // watchSets returns every set of workers as "1@a 2@b?".
@@ -207,7 +196,7 @@ func TestNATSOutage(t *testing.T) {
 	for _, keep := range []string{"data kept", "data lost"} {
 		t.Run(keep, func(t *testing.T) {
 			t.Parallel()
-			cfg := natsd.Config{Listen: freeAddr(t)}
+			cfg := natsd.Config{Listen: fixturetest.ReserveAddr(t)}
 			if keep == "data kept" {
 				cfg.DataDir = t.TempDir()
 			}
@@ -247,7 +236,7 @@ func TestNATSOutage(t *testing.T) {
 // short that the liveness key has survived it.
 func TestNATSUpdateDuringShortOutage(t *testing.T) {
 	t.Parallel()
-	cfg := natsd.Config{Listen: freeAddr(t), DataDir: t.TempDir()}
+	cfg := natsd.Config{Listen: fixturetest.ReserveAddr(t), DataDir: t.TempDir()}
 	s := startServer(t, cfg)
 	long := NATSRegistryConfig{TTL: time.Minute}
 	l := register(t, open(t, s, long), instance(1, "a"))
@@ -266,7 +255,7 @@ func TestNATSUpdateDuringShortOutage(t *testing.T) {
 // An instance which does not return after an outage is removed in the end, and no other one is.
 func TestNATSDiesDuringOutage(t *testing.T) {
 	t.Parallel()
-	cfg := natsd.Config{Listen: freeAddr(t), DataDir: t.TempDir()}
+	cfg := natsd.Config{Listen: fixturetest.ReserveAddr(t), DataDir: t.TempDir()}
 	s := startServer(t, cfg)
 	sets := watchSets(t, open(t, s, NATSRegistryConfig{}))
 	survivor, victim := open(t, s, NATSRegistryConfig{}), open(t, s, NATSRegistryConfig{})

@@ -1,8 +1,10 @@
 package rpc
 
 import (
+	"cmp"
 	"crypto/tls"
 	"testing"
+	"time"
 
 	"penstock/internal/fixturetest"
 )
@@ -14,4 +16,15 @@ func Certificates(t *testing.T) (server, client *tls.Config) {
 	pair := []tls.Certificate{p.TLS}
 	return &tls.Config{Certificates: pair, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: p.Pool},
 		&tls.Config{Certificates: pair, RootCAs: p.Pool}
+}
+
+// Patience is for time limits which only a failure reaches, also on a machine which is slow or busy.
+const Patience = 10 * time.Minute
+
+// WithPatience returns cfg with Patience for the limits which it leaves to the defaults.
+func WithPatience(cfg TCPConfig) TCPConfig {
+	for _, d := range []*time.Duration{&cfg.Dial, &cfg.Handshake, &cfg.Dead, &cfg.WriteTimeout} {
+		*d = cmp.Or(*d, Patience)
+	}
+	return cfg
 }

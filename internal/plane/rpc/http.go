@@ -44,8 +44,6 @@ const (
 	spareStreams = 256
 	// httpIdle is how long a connection without calls is kept open.
 	httpIdle = 5 * time.Minute
-	// httpDial bounds an attempt to connect, including TLS.
-	httpDial = 2 * time.Second
 	// bodyTimeout is how long a body may take from its first byte to its last.
 	bodyTimeout = 30 * time.Second
 	// shutdownGrace is how long a server whose answers are written waits for its callers to
@@ -61,7 +59,7 @@ func NewHTTPPlane(cfg HTTPConfig) (*HTTPPlane, error) {
 	}
 	conf := cfg.http2Config()
 	conf.StrictMaxConcurrentRequests = true
-	timeout := min(cfg.KeepAlive, httpDial)
+	timeout := min(cfg.KeepAlive, cfg.Dial)
 	p := &HTTPPlane{cfg: cfg, transport: &http.Transport{
 		DialContext:         newHTTPDialer(timeout).dialContext,
 		TLSClientConfig:     cfg.ClientTLS.Clone(),

@@ -2,6 +2,7 @@ package rpc_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -14,13 +15,15 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/internal/fixturetest"
 	"penstock/internal/plane/rpc"
 	"penstock/internal/plane/rpc/rpctest"
 )
 
-// newHTTP returns a plane that ends with the test.
+// newHTTP returns a plane that ends with the test. It is patient where cfg does not say otherwise.
 func newHTTP(t *testing.T, cfg rpc.HTTPConfig) *rpc.HTTPPlane {
 	t.Helper()
+	cfg.KeepAlive, cfg.Dial = cmp.Or(cfg.KeepAlive, rpc.Patience), cmp.Or(cfg.Dial, rpc.Patience)
 	p, err := rpc.NewHTTPPlane(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -133,9 +136,18 @@ func (p *proxy) pass(to, from net.Conn) {
 	}
 }
 
-// A peer that is cut off without a word is noticed by both ends.
+// A peer that is cut off without a word is noticed by both ends. A machine which cannot make a call within the keep-alive
+// gets a longer one.
 func TestHTTPDeadPeer(t *testing.T) {
-	p := newHTTP(t, rpc.HTTPConfig{KeepAlive: 400 * time.Millisecond})
+	for keepAlive := 400 * time.Millisecond; !cutOffPeer(t, keepAlive); keepAlive *= 4 {
+		t.Logf("a keep-alive of %v is too short for this machine", keepAlive)
+	}
+}
+
+// cutOffPeer cuts a call off at its first frame, and reports whether that came.
+func cutOffPeer(t *testing.T, keepAlive time.Duration) (came bool) {
+	t.Helper()
+	p := newHTTP(t, rpc.HTTPConfig{KeepAlive: keepAlive})
 	over := make(chan struct{})
 	addr, stop := serve(t, p, "", func(ctx context.Context, _ string, _ []byte, send func([]byte) error) error {
 		if err := send(nil); err != nil {
@@ -147,15 +159,19 @@ func TestHTTPDeadPeer(t *testing.T) {
 	})
 	between := newProxy(t, strings.TrimPrefix(addr, "http://"))
 	err := p.Call(t.Context(), "http://"+between.addr, "m", nil, func([]byte) error {
+		came = true
 		between.held.Lock()
 		return nil
 	})
 	if fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("error %v, want Unavailable", err)
 	}
-	<-over // while nothing passes
-	between.held.Unlock()
+	if came {
+		<-over // while nothing passes
+		between.held.Unlock()
+	}
 	stop()
+	return came || keepAlive > rpc.Patience
 }
 
 // testTenThousand has as many calls in progress at once, which reach addr by way
@@ -185,7 +201,7 @@ func testTenThousand(t *testing.T, p rpc.Plane, between func(addr string) string
 // Calls that begin together, before there is a connection, share one.
 func TestHTTPOneConnection(t *testing.T) {
 	var to *proxy
-	testTenThousand(t, newHTTP(t, rpc.HTTPConfig{KeepAlive: time.Minute}), func(addr string) string {
+	testTenThousand(t, newHTTP(t, rpc.HTTPConfig{}), func(addr string) string {
 		to = newProxy(t, strings.TrimPrefix(addr, "http://"))
 		return "http://" + to.addr
 	})
@@ -197,7 +213,7 @@ func TestHTTPOneConnection(t *testing.T) {
 // The next call finds a server that was away for a while.
 func TestHTTPServerReturns(t *testing.T) {
 	p := newHTTP(t, rpc.HTTPConfig{})
-	addr, stop := serve(t, p, "", nothing)
+	addr, stop := serve(t, p, fixturetest.ReserveAddr(t), nothing)
 	for range 3 {
 		if err := p.Call(t.Context(), addr, "m", nil, ignore); err != nil {
 			t.Fatal(err)
@@ -218,7 +234,7 @@ func TestHTTPReplacedWhileDraining(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ready, done := make(chan string), make(chan error)
 	go func() {
-		done <- p.Serve(ctx, "", func(_ context.Context, method string, _ []byte, send func([]byte) error) error {
+		done <- p.Serve(ctx, fixturetest.ReserveAddr(t), func(_ context.Context, method string, _ []byte, send func([]byte) error) error {
 			if method == "probe" {
 				return nil
 			}
@@ -284,6 +300,11 @@ func TestHTTPStrangers(t *testing.T) {
 	secure, _ := serve(t, newHTTP(t, rpc.HTTPConfig{ServerTLS: server}), "", nothing)
 	web := httptest.NewServer(http.NotFoundHandler())
 	defer web.Close()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
 	for _, c := range []struct {
 		name, addr, says string
 		cfg              rpc.HTTPConfig
@@ -294,6 +315,7 @@ func TestHTTPStrangers(t *testing.T) {
 		{"no TLS", strings.Replace(secure, "https", "http", 1), "", rpc.HTTPConfig{}},
 		{"TLS to none", strings.Replace(plain, "http", "https", 1), "", rpc.HTTPConfig{ClientTLS: client, Token: "right-one"}},
 		{"another server", web.URL, "", rpc.HTTPConfig{}},
+		{"a silent server", "https://" + silent.Addr().String(), "", rpc.HTTPConfig{ClientTLS: client, Dial: 20 * time.Millisecond}},
 		{"no port", "http://127.0.0.1", "http://HOST:PORT", rpc.HTTPConfig{}},
 		{"a path", plain + "/x", "http://HOST:PORT", rpc.HTTPConfig{}},
 	} {
@@ -410,7 +432,7 @@ func TestHTTPLongPrompt(t *testing.T) { testLongPrompt(t, newHTTP(t, rpc.HTTPCon
 
 func TestHTTPConfig(t *testing.T) {
 	for _, c := range []rpc.HTTPConfig{
-		{Listen: "nowhere"}, {Advertise: "http://a"}, {Advertise: "0.0.0.0"}, {Token: "a b"}, {KeepAlive: 1}, {MaxCalls: -1}, {MaxBodies: 1},
+		{Listen: "nowhere"}, {Advertise: "http://a"}, {Advertise: "0.0.0.0"}, {Token: "a b"}, {KeepAlive: 1}, {Dial: -1}, {MaxCalls: -1}, {MaxBodies: 1},
 	} {
 		if _, err := rpc.NewHTTPPlane(c); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("%+v: %v", c, err)

@@ -31,6 +31,8 @@ type HTTPConfig struct {
 	// second half of it is considered dead. 0 means 10 s, because a busy peer answers only after
 	// everything it was sent before.
 	KeepAlive time.Duration
+	// Dial bounds an attempt to connect, including TLS; so does KeepAlive. 0 means 2 s.
+	Dial time.Duration
 	// MaxCalls bounds a server's calls in progress; a further call is Overloaded. 0 means 16384.
 	MaxCalls int
 	// MaxBodies bounds the bodies that a server holds at once, in bytes; a call beyond it is
@@ -51,6 +53,7 @@ const (
 func (c *HTTPConfig) EnsureDefaults() {
 	c.Listen = cmp.Or(c.Listen, "127.0.0.1:0")
 	c.KeepAlive = cmp.Or(c.KeepAlive, defaultKeepAlive)
+	c.Dial = cmp.Or(c.Dial, 2*time.Second)
 	c.MaxCalls = cmp.Or(c.MaxCalls, defaultMaxCalls)
 	c.MaxBodies = cmp.Or(c.MaxBodies, defaultMaxBodies)
 	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
@@ -65,6 +68,9 @@ func (c *HTTPConfig) Validate() error {
 	}
 	if c.KeepAlive < 2*time.Millisecond {
 		errs = append(errs, fault.New(fault.Invalid, "rpc keep-alive: have %v, use at least 2ms", c.KeepAlive))
+	}
+	if c.Dial <= 0 {
+		errs = append(errs, fault.New(fault.Invalid, "rpc dial: have %v, use a time above 0", c.Dial))
 	}
 	return errors.Join(append(errs, validateLimits(c.MaxCalls, c.MaxBodies))...)
 }

@@ -2,10 +2,10 @@ package rpc_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
-	"net"
 	"runtime"
 	"strings"
 	"sync"
@@ -44,17 +44,6 @@ func TestNATSBetweenProcesses(t *testing.T) {
 	})
 }
 
-// freeAddr returns an address at which a server can be stopped and started.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 func startNATS(t *testing.T, cfg natsd.Config) *natsd.Server {
 	t.Helper()
 	s, err := natsd.Start(cfg)
@@ -69,8 +58,10 @@ func startNATS(t *testing.T, cfg natsd.Config) *natsd.Server {
 	return s
 }
 
+// newNATS returns a plane that ends with the test. It is patient where cfg does not say otherwise.
 func newNATS(t *testing.T, nc *nats.Conn, cfg rpc.NATSPlaneConfig) *rpc.NATSPlane {
 	t.Helper()
+	cfg.KeepAlive = cmp.Or(cfg.KeepAlive, rpc.Patience)
 	p, err := rpc.NewNATSPlane(nc, cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -110,13 +101,13 @@ func TestNATSObjects(t *testing.T) {
 	nc := natsdtest.Connect(t, startNATS(t, natsd.Config{}))
 	body := bytes.Repeat([]byte("0123456789"), 100_000)
 
-	// A server that takes the call and says nothing: the object stays as it was written.
+	// A server that reads the object and refuses the call: until then the object stays as it was written.
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := make(chan []byte, 1)
-	sub, err := nc.Subscribe("silent", func(m *nats.Msg) {
+	sub, err := nc.Subscribe("refusing", func(m *nats.Msg) {
 		if m.Data[0] != 1 {
 			return
 		}
@@ -130,13 +121,17 @@ func TestNATSObjects(t *testing.T) {
 			t.Error(err)
 		}
 		got <- b
+		refusal := append(seqMsg(18, 1), byte(fault.Overloaded), 0, 0, 0, 0, 0, 0)
+		if err := nc.Publish(m.Reply, refusal); err != nil {
+			t.Error(err)
+		}
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := newNATS(t, nc, rpc.NATSPlaneConfig{KeepAlive: 500 * time.Millisecond})
-	if err := p.Call(t.Context(), "nats://silent", "m", body, ignore); fault.CodeOf(err) != fault.Unavailable {
-		t.Errorf("a silent server: %v", err)
+	p := newNATS(t, nc, rpc.NATSPlaneConfig{})
+	if err := p.Call(t.Context(), "nats://refusing", "m", body, ignore); fault.CodeOf(err) != fault.Overloaded {
+		t.Errorf("a server which refuses: %v", err)
 	}
 	if b := <-got; !bytes.Equal(b, body) {
 		t.Errorf("the object has %d bytes, other than the body", len(b))
@@ -144,6 +139,14 @@ func TestNATSObjects(t *testing.T) {
 	if err := sub.Unsubscribe(); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := nc.Subscribe("silent", func(*nats.Msg) {}); err != nil {
+		t.Fatal(err)
+	}
+	impatient := newNATS(t, nc, rpc.NATSPlaneConfig{KeepAlive: 100 * time.Millisecond})
+	if err := impatient.Call(t.Context(), "nats://silent", "m", body, ignore); fault.CodeOf(err) != fault.Unavailable {
+		t.Errorf("a silent server: %v", err)
+	}
+	impatient.Close() // it waits for the removal
 	if err := p.Call(t.Context(), "nats://nowhere", "m", body, ignore); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("no server: %v", err)
 	}
@@ -158,7 +161,7 @@ func TestNATSObjects(t *testing.T) {
 		t.Errorf("a call that was cancelled: %v", err)
 	}
 	stop()
-	p.Close() // it waits for the removals
+	p.Close() // as above
 	if n := stored(t, nc); n != 0 {
 		t.Errorf("the bucket has %d messages", n)
 	}
@@ -285,7 +288,11 @@ func TestNATSCallerMistrusts(t *testing.T) {
 		{"unknown types", "", [][]byte{{0xff, 1, 2}, {99}, frameMsg(0, 1, "a"), {0x80}, seqMsg(18, 2)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p := newNATS(t, nc, rpc.NATSPlaneConfig{KeepAlive: 500 * time.Millisecond})
+			var cfg rpc.NATSPlaneConfig
+			if c.answer == nil {
+				cfg.KeepAlive = 100 * time.Millisecond
+			}
+			p := newNATS(t, nc, cfg)
 			sent := make(chan struct{})
 			sub, err := nc.Subscribe("odd", func(m *nats.Msg) {
 				if m.Data[0] != 1 {
@@ -530,13 +537,21 @@ func TestNATSObjectIsNotThere(t *testing.T) {
 	}
 }
 
-// When NATS is gone, so are the calls over it, on both sides, and what comes after
-// its return works.
+// When NATS is gone, so are the calls over it, on both sides, and what comes after its return works. A machine which cannot
+// make a call within the keep-alive gets a longer one.
 func TestNATSIsGone(t *testing.T) {
-	at := freeAddr(t)
+	for keepAlive := 500 * time.Millisecond; !loseNATS(t, keepAlive); keepAlive *= 4 {
+		t.Logf("a keep-alive of %v is too short for this machine", keepAlive)
+	}
+}
+
+// loseNATS ends the server during a call, and reports whether the calls before and after it were fast enough.
+func loseNATS(t *testing.T, keepAlive time.Duration) bool {
+	t.Helper()
+	at := fixturetest.ReserveAddr(t)
 	s := startNATS(t, natsd.Config{Listen: at})
 	calls, serves := natsdtest.Connect(t, s), natsdtest.Connect(t, s)
-	cfg := rpc.NATSPlaneConfig{KeepAlive: 500 * time.Millisecond}
+	cfg := rpc.NATSPlaneConfig{KeepAlive: keepAlive}
 	over := make(chan struct{}, 1)
 	addr, _ := serve(t, newNATS(t, serves, cfg), "", func(ctx context.Context, method string, _ []byte, send func([]byte) error) error {
 		if err := send([]byte(method)); err != nil || method == "short" {
@@ -547,9 +562,16 @@ func TestNATSIsGone(t *testing.T) {
 		return nil
 	})
 	p := newNATS(t, calls, cfg)
-	err := p.Call(t.Context(), addr, "long", nil, func([]byte) error { return s.Close() })
+	came := false
+	err := p.Call(t.Context(), addr, "long", nil, func([]byte) error {
+		came = true
+		return s.Close()
+	})
 	if fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("error %v, want Unavailable", err)
+	}
+	if !came && keepAlive < rpc.Patience {
+		return false
 	}
 	<-over
 	for _, body := range [][]byte{nil, make([]byte, 100<<10)} {
@@ -560,9 +582,14 @@ func TestNATSIsGone(t *testing.T) {
 	startNATS(t, natsd.Config{Listen: at})
 	for p.Call(t.Context(), addr, "short", nil, ignore) != nil { // both connections return by themselves
 	}
-	if err := p.Call(t.Context(), addr, "short", make([]byte, 100<<10), ignore); err != nil {
+	err = p.Call(t.Context(), addr, "short", make([]byte, 100<<10), ignore)
+	if err != nil && strings.Contains(err.Error(), "silent") && keepAlive < rpc.Patience {
+		return false
+	}
+	if err != nil {
 		t.Errorf("NATS has returned: %v", err)
 	}
+	return true
 }
 
 // A server whose connection is closed says so, and does not hang.
@@ -610,7 +637,9 @@ func TestNATSClose(t *testing.T) {
 func TestNATSServerDies(t *testing.T) {
 	s := startNATS(t, natsd.Config{Listen: "127.0.0.1:0"})
 	dies := natsdtest.Connect(t, s)
-	serves, calls := newNATS(t, dies, rpc.NATSPlaneConfig{}), newNATS(t, natsdtest.Connect(t, s), rpc.NATSPlaneConfig{})
+	// The caller asks for its subject five times in the time after which it takes the server for silent.
+	cfg := rpc.NATSPlaneConfig{KeepAlive: 10 * time.Second}
+	serves, calls := newNATS(t, dies, cfg), newNATS(t, natsdtest.Connect(t, s), cfg)
 	over := make(chan struct{})
 	ready, done := make(chan string), make(chan error)
 	go func() {
@@ -635,7 +664,7 @@ func TestNATSServerDies(t *testing.T) {
 }
 
 func TestNATSTenThousandCalls(t *testing.T) {
-	p := newNATS(t, natsdtest.Connect(t, startNATS(t, natsd.Config{Listen: "127.0.0.1:0"})), rpc.NATSPlaneConfig{KeepAlive: time.Minute})
+	p := newNATS(t, natsdtest.Connect(t, startNATS(t, natsd.Config{Listen: "127.0.0.1:0"})), rpc.NATSPlaneConfig{})
 	testTenThousand(t, p, func(addr string) string { return addr })
 }
 

@@ -33,7 +33,7 @@ func TestTCPWithTLSAndToken(t *testing.T) {
 // newTCP returns a plane that the end of the test closes.
 func newTCP(t *testing.T, cfg rpc.TCPConfig) *rpc.TCPPlane {
 	t.Helper()
-	p, err := rpc.NewTCPPlane(cfg)
+	p, err := rpc.NewTCPPlane(rpc.WithPatience(cfg))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -57,7 +57,7 @@ func fuzzHandler(ctx context.Context, method string, body []byte, send func([]by
 
 // hear has a server hear said on a connection, to its end.
 func hear(t *testing.T, said []byte) {
-	p, err := NewTCPPlane(TCPConfig{ConnBodies: MaxBody, Bodies: MaxBody, Calls: 8})
+	p, err := NewTCPPlane(WithPatience(TCPConfig{ConnBodies: MaxBody, Bodies: MaxBody, Calls: 8}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func FuzzTCPClient(f *testing.F) {
 		if greet {
 			said = append(appendFirstFrame(nil, frameHello, appendHello(nil, &hello{minVersion: 1, maxVersion: 1})), said...)
 		}
-		p, err := NewTCPPlane(TCPConfig{Answers: tcpWindow + MaxFrame})
+		p, err := NewTCPPlane(WithPatience(TCPConfig{Answers: tcpWindow + MaxFrame}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -155,7 +155,7 @@ func TestRecordedSession(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := NewTCPPlane(TCPConfig{Token: "secret"})
+	p, err := NewTCPPlane(WithPatience(TCPConfig{Token: "secret"}))
 	if err != nil {
 		t.Fatal(err)
 	}

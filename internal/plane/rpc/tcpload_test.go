@@ -331,6 +331,7 @@ func TestTCPCancelledCallsKeepTheirPlaces(t *testing.T) {
 		}
 	})
 	close(leave)
+	raw.conn.Close() // otherwise the server waits until its client closes
 	s.stop()
 	if n := entered.Load(); n != 3 || refused != calls-3 {
 		t.Errorf("of %d calls, each cancelled at once, %d handlers were at work and %d calls refused; want 3 and %d", calls, n, refused, calls-3)

@@ -98,7 +98,7 @@ func planeOn(t *testing.T, n *pipeNet, cfg TCPConfig) *TCPPlane {
 // connections that it has dialled.
 func planeCounting(t *testing.T, cfg TCPConfig) (*TCPPlane, *atomic.Int64) {
 	t.Helper()
-	p, err := NewTCPPlane(cfg)
+	p, err := NewTCPPlane(WithPatience(cfg))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"penstock/core/fault"
+	"penstock/internal/fixturetest"
 )
 
 // A server that comes and goes on one port, while callers go on calling: a call
@@ -30,7 +31,7 @@ func TestTCPServerRestarts(t *testing.T) {
 		return send(body)
 	}
 	probe := strconv.Itoa(callers * calls)
-	s := startServing(t, p, "", h)
+	s := startServing(t, p, fixturetest.ReserveAddr(t), h)
 	addr := s.addr
 	var all sync.WaitGroup
 	var answered, refused atomic.Int64

@@ -2,6 +2,7 @@ package xfer
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"io"
 	"net"
@@ -42,9 +43,10 @@ func newBytesLane(t *testing.T, into []byte) (tr *Transfer, l *ownerLane, sent *
 	return tr, l, sent
 }
 
-// runTCP returns a plane which runs until the end of the test.
+// runTCP returns a plane which runs until the end of the test, patient where cfg does not say otherwise.
 func runTCP(t *testing.T, cfg TCPConfig) *TCPPlane {
 	t.Helper()
+	cfg.Handshake, cfg.Silence = cmp.Or(cfg.Handshake, time.Hour), cmp.Or(cfg.Silence, time.Hour)
 	p, err := NewTCPPlane(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package xfer_test
 
 import (
+	"cmp"
 	"crypto/tls"
 	"testing"
 
@@ -18,8 +19,15 @@ func closer(t *testing.T, p interface{ Close() error }) {
 	})
 }
 
+// withPatience returns cfg with the limits of patient where it has none.
+func withPatience(cfg xfer.Config) xfer.Config {
+	cfg.Handshake, cfg.Silence = cmp.Or(cfg.Handshake, patient.Handshake), cmp.Or(cfg.Silence, patient.Silence)
+	return cfg
+}
+
 func newTCP(t *testing.T, cfg xfer.TCPConfig) *xfer.TCPPlane {
 	t.Helper()
+	cfg.Config = withPatience(cfg.Config)
 	p, err := xfer.NewTCPPlane(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -30,7 +38,7 @@ func newTCP(t *testing.T, cfg xfer.TCPConfig) *xfer.TCPPlane {
 
 func newShm(t *testing.T, cfg xfer.Config) *xfer.ShmPlane {
 	t.Helper()
-	p, err := xfer.NewShmPlane(cfg)
+	p, err := xfer.NewShmPlane(withPatience(cfg))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,6 +79,7 @@ func newPlane(t *testing.T, transport string, cfg xfer.Config) xfer.Plane {
 
 func newUCX(t *testing.T, cfg xfer.TCPConfig) *xfer.UCXPlane {
 	t.Helper()
+	cfg.Config = withPatience(cfg.Config)
 	p, err := xfer.NewUCXPlane(cfg)
 	if err != nil {
 		t.Fatal(err)

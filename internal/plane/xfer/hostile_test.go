@@ -117,7 +117,7 @@ func TestCompleteTooLate(t *testing.T) {
 
 // TestSilentConnections: connections which never greet do not keep a writer out.
 func TestSilentConnections(t *testing.T) {
-	p := runTCP(t, TCPConfig{Config: Config{Serve: 4, Handshake: time.Hour}})
+	p := runTCP(t, TCPConfig{Config: Config{Serve: 4}})
 	tr, err := p.Expect(Incoming{Into: [][]byte{make([]byte, 10)}})
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +142,7 @@ func TestSilentConnections(t *testing.T) {
 // TestWriterNeverReads: a writer which asks for outcomes and never reads them loses its connection, also when the
 // owner waits for room to send them.
 func TestWriterNeverReads(t *testing.T) {
-	p := runTCP(t, TCPConfig{Config: Config{Silence: 10 * time.Millisecond, Handshake: time.Hour}})
+	p := runTCP(t, TCPConfig{Config: Config{Silence: 10 * time.Millisecond}})
 	tr, err := p.Expect(Incoming{Into: [][]byte{make([]byte, 10)}})
 	if err != nil {
 		t.Fatal(err)

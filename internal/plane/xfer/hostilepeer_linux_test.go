@@ -31,7 +31,7 @@ func ringLane(t *testing.T, slots int) (*lane, *ringConn) {
 // newTestPool returns a pool whose owner is at the other end of l.
 func newTestPool(t *testing.T, transport Transport, l *lane) *lanePool {
 	t.Helper()
-	cfg := &Config{}
+	cfg := &Config{Silence: time.Hour}
 	cfg.EnsureDefaults()
 	p := newLanePool(cfg, transport, func(context.Context, string) (*lane, error) { return l, nil })
 	t.Cleanup(p.close)
@@ -169,7 +169,6 @@ func pipeLane(t *testing.T) (*lane, net.Conn) {
 func TestPeerNeverReads(t *testing.T) {
 	l, _ := pipeLane(t)
 	p := newTestPool(t, TCP, l)
-	p.cfg.Silence = time.Hour
 	s, err := p.joinShared(t.Context(), "owner")
 	if err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 // writers give up, or whose descriptors are used twice or for other sizes. What ended well has the bytes of one writer,
 // which was told so unless it gave up; others go on; and no byte changes once its transfer is over.
 func TestSharedConnections(t *testing.T) {
-	for name, p := range map[string]xfer.Plane{"shm": newShm(t, patient), "tcp": newTCP(t, xfer.TCPConfig{Config: patient})} {
+	for name, p := range map[string]xfer.Plane{"shm": newShm(t, xfer.Config{}), "tcp": newTCP(t, xfer.TCPConfig{})} {
 		t.Run(name, func(t *testing.T) {
 			stop := run(t, p)
 			ctx := t.Context()

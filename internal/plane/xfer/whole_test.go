@@ -7,13 +7,12 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"testing"
-	"time"
 )
 
 // TestAbortInTheMiddle: over TCP an owner aborts small transfers whose bytes have not all come. They are over at once,
 // and one behind them on the connection comes as ever.
 func TestAbortInTheMiddle(t *testing.T) {
-	p, ctx := runTCP(t, TCPConfig{Config: Config{Handshake: time.Hour}}), t.Context()
+	p, ctx := runTCP(t, TCPConfig{}), t.Context()
 	claimed := make(chan struct{})
 	var aborted [2]*Transfer
 	for i := range aborted {

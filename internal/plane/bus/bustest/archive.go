@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"penstock/core/fault"
+	"penstock/internal/fixturetest"
 	"penstock/internal/plane/bus"
 )
 
@@ -36,7 +37,7 @@ func RunArchive(t *testing.T, open func(t *testing.T) bus.Archive) {
 
 func putObject(t *testing.T, a bus.Archive, name string, data []byte) {
 	t.Helper()
-	if err := a.Put(t.Context(), name, data); err != nil {
+	if err := a.Put(fixturetest.PatientContext(t), name, data); err != nil {
 		t.Fatalf("put %s: %v", name, err)
 	}
 }
@@ -44,7 +45,7 @@ func putObject(t *testing.T, a bus.Archive, name string, data []byte) {
 // checkObjects checks the objects whose names begin with prefix.
 func checkObjects(t *testing.T, a bus.Archive, prefix string, want ...bus.ArchiveObject) {
 	t.Helper()
-	got, err := a.List(t.Context(), prefix)
+	got, err := a.List(fixturetest.PatientContext(t), prefix)
 	if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("objects %q: %v, %v, want %v", prefix, got, err, want)
 	}
@@ -52,10 +53,10 @@ func checkObjects(t *testing.T, a bus.Archive, prefix string, want ...bus.Archiv
 
 func testObjects(t *testing.T, a bus.Archive) {
 	checkObjects(t, a, "")
-	if _, err := a.Get(t.Context(), "one"); fault.CodeOf(err) != fault.NotFound {
+	if _, err := a.Get(fixturetest.PatientContext(t), "one"); fault.CodeOf(err) != fault.NotFound {
 		t.Errorf("get from an empty archive: %v, want NotFound", err)
 	}
-	if err := a.Delete(t.Context(), "one"); err != nil {
+	if err := a.Delete(fixturetest.PatientContext(t), "one"); err != nil {
 		t.Errorf("delete from an empty archive: %v", err)
 	}
 	putObject(t, a, "ns.two", []byte("22"))
@@ -66,21 +67,21 @@ func testObjects(t *testing.T, a bus.Archive) {
 	putObject(t, a, "ns.one", []byte("another"))
 	putObject(t, a, "ns.one", []byte("a third"))
 	for name, want := range map[string]string{"ns.one": "a third", "ns.two": "22", "other": ""} {
-		if got, err := a.Get(t.Context(), name); err != nil || string(got) != want {
+		if got, err := a.Get(fixturetest.PatientContext(t), name); err != nil || string(got) != want {
 			t.Errorf("get %s: %q, %v, want %q", name, got, err, want)
 		}
 	}
 	for range 2 {
-		if err := a.Delete(t.Context(), "ns.one"); err != nil {
+		if err := a.Delete(fixturetest.PatientContext(t), "ns.one"); err != nil {
 			t.Errorf("delete: %v", err)
 		}
 	}
 	checkObjects(t, a, "", bus.ArchiveObject{Name: "ns.two", Size: 2}, bus.ArchiveObject{Name: "other"})
-	if _, err := a.Get(t.Context(), "ns.one"); fault.CodeOf(err) != fault.NotFound {
+	if _, err := a.Get(fixturetest.PatientContext(t), "ns.one"); fault.CodeOf(err) != fault.NotFound {
 		t.Errorf("get what was deleted: %v, want NotFound", err)
 	}
 	putObject(t, a, "ns.one", []byte("again"))
-	if got, err := a.Get(t.Context(), "ns.one"); err != nil || string(got) != "again" {
+	if got, err := a.Get(fixturetest.PatientContext(t), "ns.one"); err != nil || string(got) != "again" {
 		t.Errorf("get what was put again: %q, %v", got, err)
 	}
 }
@@ -94,12 +95,12 @@ func testObjectSizes(t *testing.T, a bus.Archive) {
 			data[i] = byte(i * 31 >> 8)
 		}
 		putObject(t, a, "o", data)
-		if got, err := a.Get(t.Context(), "o"); err != nil || !bytes.Equal(got, data) {
+		if got, err := a.Get(fixturetest.PatientContext(t), "o"); err != nil || !bytes.Equal(got, data) {
 			t.Errorf("an object of %d bytes came back with %d, %v", n, len(got), err)
 		}
 		checkObjects(t, a, "", bus.ArchiveObject{Name: "o", Size: uint64(n)})
 	}
-	if err := a.Put(t.Context(), "big", make([]byte, bus.MaxObject+1)); fault.CodeOf(err) != fault.TooLarge {
+	if err := a.Put(fixturetest.PatientContext(t), "big", make([]byte, bus.MaxObject+1)); fault.CodeOf(err) != fault.TooLarge {
 		t.Errorf("oversize object: %v, want TooLarge", err)
 	}
 }
@@ -109,7 +110,7 @@ func testObjectCopied(t *testing.T, a bus.Archive) {
 	putObject(t, a, "o", data)
 	clear(data)
 	for range 2 {
-		got, err := a.Get(t.Context(), "o")
+		got, err := a.Get(fixturetest.PatientContext(t), "o")
 		if err != nil || string(got) != "data" {
 			t.Errorf("got %q, %v", got, err)
 		}
@@ -122,16 +123,16 @@ func testObjectNames(t *testing.T, a bus.Archive) {
 	putObject(t, a, long, []byte("x"))
 	checkObjects(t, a, "n", bus.ArchiveObject{Name: long, Size: 1})
 	for _, name := range []string{"", ".", "a b", "a/b", "*", "é", long + "n"} {
-		if err := a.Put(t.Context(), name, nil); fault.CodeOf(err) != fault.Invalid {
+		if err := a.Put(fixturetest.PatientContext(t), name, nil); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("put %q: %v, want Invalid", name, err)
 		}
-		if _, err := a.Get(t.Context(), name); fault.CodeOf(err) != fault.Invalid {
+		if _, err := a.Get(fixturetest.PatientContext(t), name); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("get %q: %v, want Invalid", name, err)
 		}
-		if err := a.Delete(t.Context(), name); fault.CodeOf(err) != fault.Invalid {
+		if err := a.Delete(fixturetest.PatientContext(t), name); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("delete %q: %v, want Invalid", name, err)
 		}
-		if err := a.Lock(t.Context(), name, failIfHeld(t)); fault.CodeOf(err) != fault.Invalid {
+		if err := a.Lock(fixturetest.PatientContext(t), name, failIfHeld(t)); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("lock %q: %v, want Invalid", name, err)
 		}
 	}
@@ -170,7 +171,7 @@ func testLockOne(t *testing.T, a bus.Archive) {
 	for range goroutines {
 		wg.Go(func() {
 			for range rounds {
-				err := a.Lock(t.Context(), "l", func(context.Context, uint64) error {
+				err := a.Lock(fixturetest.PatientContext(t), "l", func(context.Context, uint64) error {
 					mu.Lock()
 					holders++
 					held++
@@ -179,7 +180,7 @@ func testLockOne(t *testing.T, a bus.Archive) {
 					}
 					mu.Unlock()
 					// Locks with different names are independent.
-					if err := a.Lock(t.Context(), "l", failIfHeld(t)); fault.CodeOf(err) != fault.Conflict {
+					if err := a.Lock(fixturetest.PatientContext(t), "l", failIfHeld(t)); fault.CodeOf(err) != fault.Conflict {
 						t.Errorf("a lock that is held: %v, want Conflict", err)
 					}
 					mu.Lock()
@@ -202,7 +203,7 @@ func testLockOne(t *testing.T, a bus.Archive) {
 	if held == 0 || held+refused != goroutines*rounds {
 		t.Errorf("held %d times, refused %d, of %d", held, refused, goroutines*rounds)
 	}
-	if err := a.Lock(t.Context(), "m", func(ctx context.Context, _ uint64) error {
+	if err := a.Lock(fixturetest.PatientContext(t), "m", func(ctx context.Context, _ uint64) error {
 		return a.Lock(ctx, "n", func(context.Context, uint64) error { return nil })
 	}); err != nil {
 		t.Errorf("two locks: %v", err)
@@ -212,7 +213,7 @@ func testLockOne(t *testing.T, a bus.Archive) {
 func testLockTokens(t *testing.T, a bus.Archive) {
 	last := uint64(0)
 	for range 5 {
-		if err := a.Lock(t.Context(), "l", func(_ context.Context, token uint64) error {
+		if err := a.Lock(fixturetest.PatientContext(t), "l", func(_ context.Context, token uint64) error {
 			if token <= last {
 				t.Errorf("token %d after %d", token, last)
 			}
@@ -226,10 +227,10 @@ func testLockTokens(t *testing.T, a bus.Archive) {
 
 // testLockEnds: the lock is free after its holder has returned, failed or been canceled.
 func testLockEnds(t *testing.T, a bus.Archive) {
-	if err := a.Lock(t.Context(), "l", func(context.Context, uint64) error { return errDone }); err != errDone {
+	if err := a.Lock(fixturetest.PatientContext(t), "l", func(context.Context, uint64) error { return errDone }); err != errDone {
 		t.Errorf("a holder's error came back as %v", err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(fixturetest.PatientContext(t))
 	err := a.Lock(ctx, "l", func(ctx context.Context, _ uint64) error {
 		cancel()
 		<-ctx.Done()
@@ -238,7 +239,7 @@ func testLockEnds(t *testing.T, a bus.Archive) {
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("a holder whose context ended: %v", err)
 	}
-	if err := a.Lock(t.Context(), "l", func(context.Context, uint64) error { return nil }); err != nil {
+	if err := a.Lock(fixturetest.PatientContext(t), "l", func(context.Context, uint64) error { return nil }); err != nil {
 		t.Errorf("after both: %v", err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"penstock/core/fault"
+	"penstock/internal/fixturetest"
 	"penstock/internal/plane/bus"
 )
 
@@ -29,7 +30,7 @@ func testAnyKey(t *testing.T, b bus.Bus) {
 				t.Errorf("key %q came as %q with data %q", keys[i], m.key, m.data)
 			}
 		}
-		err := b.Publish(t.Context(), topic, strings.Repeat("k", bus.MaxKey+1), nil)
+		err := b.Publish(fixturetest.PatientContext(t), topic, strings.Repeat("k", bus.MaxKey+1), nil)
 		if fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("oversize key: error %v, want Invalid", err)
 		}
@@ -48,7 +49,7 @@ func testSizes(t *testing.T, b bus.Bus) {
 				t.Errorf("message %d has %d bytes, want %d", i, len(m.data), sizes[i])
 			}
 		}
-		err := b.Publish(t.Context(), topic, "k", make([]byte, bus.MaxData+1))
+		err := b.Publish(fixturetest.PatientContext(t), topic, "k", make([]byte, bus.MaxData+1))
 		if fault.CodeOf(err) != fault.TooLarge {
 			t.Errorf("oversize data: error %v, want TooLarge", err)
 		}
@@ -79,7 +80,7 @@ func testDataIsCopied(t *testing.T, b bus.Bus) {
 			<-ready
 		}
 		data := bytes.Repeat([]byte("d"), 1000)
-		if err := b.Publish(t.Context(), topic, "k", data); err != nil {
+		if err := b.Publish(fixturetest.PatientContext(t), topic, "k", data); err != nil {
 			t.Fatal(err)
 		}
 		clear(data)
@@ -173,13 +174,13 @@ func testSinkPublishes(t *testing.T, b bus.Bus) {
 		answers := startSubscriber(t, b, echo, 0).awaitReady()
 		n := 0
 		err := b.Subscribe(t.Context(), topic, 0, func(m bus.Message) error {
-			if err := b.Publish(t.Context(), echo, m.Key, m.Data); err != nil {
+			if err := b.Publish(fixturetest.PatientContext(t), echo, m.Key, m.Data); err != nil {
 				return err
 			}
 			if n++; n == 3 {
 				return errDone
 			}
-			return b.Publish(t.Context(), topic, m.Key, m.Data)
+			return b.Publish(fixturetest.PatientContext(t), topic, m.Key, m.Data)
 		}, func() { publishMessage(t, b, topic, "k", "x") })
 		if err != errDone {
 			t.Fatal(err)
@@ -192,7 +193,7 @@ func testBadTopics(t *testing.T, b bus.Bus) {
 	sink := func(bus.Message) error { return errDone }
 	check := func(topic bus.Topic, want fault.Code) {
 		t.Helper()
-		if err := b.Publish(t.Context(), topic, "k", nil); fault.CodeOf(err) != want {
+		if err := b.Publish(fixturetest.PatientContext(t), topic, "k", nil); fault.CodeOf(err) != want {
 			t.Errorf("publish to %+v: error %v, want %v", topic, err, want)
 		}
 		if err := b.Subscribe(t.Context(), topic, 0, sink, nil); fault.CodeOf(err) != want {

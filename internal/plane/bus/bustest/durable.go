@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/fixturetest"
 	"penstock/internal/plane/bus"
 )
 
@@ -135,7 +136,7 @@ func testConcurrentPublishers(t *testing.T, b bus.Bus) {
 	for c := range callers {
 		wg.Go(func() {
 			for i := range each {
-				if err := b.Publish(t.Context(), durable, strconv.Itoa(c), []byte(strconv.Itoa(i))); err != nil {
+				if err := b.Publish(fixturetest.PatientContext(t), durable, strconv.Itoa(c), []byte(strconv.Itoa(i))); err != nil {
 					t.Errorf("caller %d: %v", c, err)
 					return
 				}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/fixturetest"
 	"penstock/internal/plane/bus"
 )
 
@@ -121,7 +122,7 @@ func (s *subscriber) awaitThat(what string, ok func([]copiedMessage) bool) []cop
 
 func publishMessage(t *testing.T, b bus.Bus, topic bus.Topic, key, data string) {
 	t.Helper()
-	if err := b.Publish(t.Context(), topic, key, []byte(data)); err != nil {
+	if err := b.Publish(fixturetest.PatientContext(t), topic, key, []byte(data)); err != nil {
 		t.Fatalf("publish to %s: %v", topic.Name, err)
 	}
 }

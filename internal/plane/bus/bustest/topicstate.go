@@ -7,12 +7,13 @@ import (
 	"testing"
 
 	"penstock/core/fault"
+	"penstock/internal/fixturetest"
 	"penstock/internal/plane/bus"
 )
 
 func describeTopic(t *testing.T, b bus.Bus, topic bus.Topic) bus.TopicState {
 	t.Helper()
-	s, err := b.DescribeTopic(t.Context(), topic)
+	s, err := b.DescribeTopic(fixturetest.PatientContext(t), topic)
 	if err != nil {
 		t.Fatalf("look at %s: %v", topic.Name, err)
 	}
@@ -21,7 +22,7 @@ func describeTopic(t *testing.T, b bus.Bus, topic bus.Topic) bus.TopicState {
 
 func purgeTopic(t *testing.T, b bus.Bus, topic bus.Topic, below uint64) {
 	t.Helper()
-	if err := b.Purge(t.Context(), topic, below); err != nil {
+	if err := b.Purge(fixturetest.PatientContext(t), topic, below); err != nil {
 		t.Fatalf("purge %s: %v", topic.Name, err)
 	}
 }
@@ -82,10 +83,10 @@ func testPurge(t *testing.T, b bus.Bus) {
 
 func testSpanRefuses(t *testing.T, b bus.Bus) {
 	for _, topic := range []bus.Topic{gossip, {Name: "a b", Durable: true}, {Name: "a", Durable: true, MaxBytes: -1}} {
-		if _, err := b.DescribeTopic(t.Context(), topic); fault.CodeOf(err) != fault.Invalid {
+		if _, err := b.DescribeTopic(fixturetest.PatientContext(t), topic); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("look at %+v: error %v, want Invalid", topic, err)
 		}
-		if err := b.Purge(t.Context(), topic, 1); fault.CodeOf(err) != fault.Invalid {
+		if err := b.Purge(fixturetest.PatientContext(t), topic, 1); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("purge %+v: error %v, want Invalid", topic, err)
 		}
 	}
