@@ -90,13 +90,18 @@ type launchedCommand struct {
 // is killed; on Unix signals of the terminal do not reach it. A child of it which holds only its log open does not hold its
 // end back, one which holds its standard output open does.
 func LaunchProcess(binary string, args []string, dir string) (LaunchedProcess, error) {
+	return launchCommand(binary, args, dir, outputLinger)
+}
+
+// launchCommand is LaunchProcess with a time for which the log is read after the end of the process.
+func launchCommand(binary string, args []string, dir string, linger time.Duration) (LaunchedProcess, error) {
 	log, err := openBoundedLog(filepath.Join(dir, workerLog))
 	if err != nil {
 		return nil, err
 	}
 	p := &launchedCommand{cmd: exec.Command(binary, args...), log: log, ended: make(chan struct{})}
 	p.cmd.Stderr = log
-	p.cmd.WaitDelay = outputLinger
+	p.cmd.WaitDelay = linger
 	p.cmd.SysProcAttr = endWithParent()
 	if p.output, err = p.cmd.StdoutPipe(); err == nil {
 		err = p.startChild()

@@ -83,7 +83,7 @@ func endIdleThreads(t *testing.T) {
 func TestChildOutlivesThread(t *testing.T) {
 	defer holdMainThread()()
 	t.Setenv(childVariable, "1")
-	p, err := LaunchProcess(os.Args[0], nil, t.TempDir())
+	p, err := launchCommand(os.Args[0], nil, t.TempDir(), fixturetest.TimeLeft(t))
 	if err != nil {
 		t.Fatal(err)
 	}

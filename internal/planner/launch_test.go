@@ -11,6 +11,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"penstock/internal/fixturetest"
 )
 
 // childVariable makes the test program a worker's process.
@@ -34,7 +37,7 @@ func runChild() {
 func TestLaunchProcess(t *testing.T) {
 	t.Setenv(childVariable, "1")
 	dir := t.TempDir()
-	p, err := LaunchProcess(os.Args[0], []string{"worker", "--role=decode"}, dir)
+	p, err := launchCommand(os.Args[0], []string{"worker", "--role=decode"}, dir, fixturetest.TimeLeft(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +60,7 @@ func TestLaunchProcess(t *testing.T) {
 
 // TestLogHeldOpen: the end of a process is found although another one, which it has left, holds its log open.
 func TestLogHeldOpen(t *testing.T) {
-	p, err := LaunchProcess("/bin/sh", []string{"-c", "sleep 1000 >/dev/null & echo $!"}, t.TempDir())
+	p, err := launchCommand("/bin/sh", []string{"-c", "sleep 1000 >/dev/null & echo $!"}, t.TempDir(), time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -65,7 +65,12 @@ func TestDecisionFormat(t *testing.T) {
 func testStore(ctx context.Context, t *testing.T, store DecisionStore, acknowledge func(Ack)) {
 	t.Helper()
 	roles := []plan.WorkerRole{plan.Aggregated}
-	c := NewVirtualConnector(store, 0)
+	newConnector := func(patience time.Duration) *VirtualConnector {
+		c := NewVirtualConnector(store, patience)
+		c.timeout = fixturetest.TimeLeft(t) // a busy server may need longer than storeTimeout
+		return c
+	}
+	c := newConnector(0)
 	if fleet, problems := c.DescribeFleet(ctx, roles); fleet != nil || problems != nil {
 		t.Errorf("an empty store: %v, %q", fleet, problems)
 	}
@@ -94,7 +99,7 @@ func testStore(ctx context.Context, t *testing.T, store DecisionStore, acknowled
 		t.Errorf("%+v, %q", fleet, problems)
 	}
 	// The clock of the next planner is behind.
-	next, earlier := NewVirtualConnector(store, time.Hour), exampleDecision()
+	next, earlier := newConnector(time.Hour), exampleDecision()
 	earlier.ID = 5
 	if err := next.ApplyDecision(ctx, &earlier, nil); err != nil {
 		t.Fatal(err)
@@ -320,6 +325,7 @@ func TestWebhook(t *testing.T) {
 	defer server.Close()
 	c := NewWebhookConnector(WebhookConfig{URL: server.URL + "/hook?token=hidden", Secret: "secret"})
 	defer c.Close()
+	c.client.Timeout = fixturetest.TimeLeft(t)
 	roles := []plan.WorkerRole{plan.Aggregated}
 	apply := func() string {
 		d := exampleDecision()

@@ -31,6 +31,7 @@ type VirtualConnector struct {
 	store DecisionStore
 	// patience is the time after which a decision which no agent has acknowledged is reported.
 	patience time.Duration
+	timeout  time.Duration // of an access to the store
 	opened   bool
 	base     uint64 // added to ids, so that they ascend from the ones which the store has
 	written  FleetDecision
@@ -41,7 +42,7 @@ type VirtualConnector struct {
 
 // NewVirtualConnector returns a connector. Decisions which no agent acknowledges within patience are reported.
 func NewVirtualConnector(store DecisionStore, patience time.Duration) *VirtualConnector {
-	return &VirtualConnector{store: store, patience: patience}
+	return &VirtualConnector{store: store, patience: patience, timeout: storeTimeout}
 }
 
 // storeTimeout bounds an access to a store.
@@ -49,7 +50,7 @@ const storeTimeout = 5 * time.Second
 
 // ApplyDecision implements Connector.
 func (c *VirtualConnector) ApplyDecision(ctx context.Context, d *FleetDecision, _ []FleetWorker) error {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	if err := c.openStore(ctx, d.ID); err != nil {
 		return err
@@ -113,7 +114,7 @@ const maxDecisionID = 1 << 53
 
 // DescribeFleet implements Connector.
 func (c *VirtualConnector) DescribeFleet(ctx context.Context, roles []plan.WorkerRole) (fleet []plan.RoleFleet, problems []string) {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	data, err := c.store.ReadAck(ctx)
 	var ack *Ack

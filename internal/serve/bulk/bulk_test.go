@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"penstock/core/fault"
 	"penstock/internal/engine"
@@ -30,6 +31,7 @@ func startPair(t *testing.T, cfg FetcherConfig, sends, receives xfer.Plane) *pai
 	calls := rpc.NewMemPlane()
 	cfg.Log = slog.New(slog.DiscardHandler)
 	p := &pair{lender: NewLender(calls, sends, "", cfg.Log), fetcher: NewFetcher(cfg, calls, receives)}
+	p.lender.startTimeout, p.fetcher.startTimeout = patience, patience
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	for _, run := range []func(context.Context) error{p.lender.Run, p.fetcher.Run} {
@@ -55,9 +57,12 @@ func (p *countingPlane) Expect(in xfer.Incoming) (*xfer.Transfer, error) {
 	return p.Plane.Expect(in)
 }
 
+// patience is the limit of what must happen: only a failure reaches it.
+const patience = 5 * time.Minute
+
 func newTCP(t *testing.T) *xfer.TCPPlane {
 	t.Helper()
-	p, err := xfer.NewTCPPlane(xfer.TCPConfig{})
+	p, err := xfer.NewTCPPlane(xfer.TCPConfig{Config: xfer.Config{Handshake: patience, Silence: patience}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,11 +29,13 @@ type Fetcher struct {
 	wanted chan struct{}
 	want   sync.Once
 	ready  chan struct{} // closed when bulk can be reached, or cannot
+	// startTimeout bounds the wait of the first Fetch for that.
+	startTimeout time.Duration
 }
 
 // NewFetcher returns a Fetcher which calls over calls and receives over bulk, which may be nil. Run must be called.
 func NewFetcher(cfg FetcherConfig, calls rpc.Plane, bulk xfer.Plane) *Fetcher {
-	return &Fetcher{cfg: cfg, calls: calls, bulk: bulk, wanted: make(chan struct{}), ready: make(chan struct{})}
+	return &Fetcher{cfg: cfg, calls: calls, bulk: bulk, wanted: make(chan struct{}), ready: make(chan struct{}), startTimeout: startTimeout}
 }
 
 // Run receives bulk data, once some are fetched, until ctx ends.
@@ -102,7 +104,7 @@ func (f *Fetcher) fetch(ctx context.Context, addr string, handle, into []byte, i
 	f.want.Do(func() { close(f.wanted) })
 	select {
 	case <-f.ready:
-	case <-time.After(startTimeout): // without Run
+	case <-time.After(f.startTimeout): // without Run
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}

@@ -27,7 +27,9 @@ type Lender struct {
 	wanted  chan struct{} // closed by the first Lend
 	want    sync.Once
 	served  chan struct{} // closed when at is known, or serving has ended
-	mu      struct {
+	// startTimeout bounds the wait of the first Lend for serving to begin.
+	startTimeout time.Duration
+	mu           struct {
 		sync.Mutex
 		at string // the address to advertise; "" before and after serving
 	}
@@ -35,7 +37,7 @@ type Lender struct {
 
 // NewLender returns a Lender which serves calls at addr, and sends the bytes over bulk. Run must be called.
 func NewLender(calls rpc.Plane, bulk xfer.Plane, addr string, log *slog.Logger) *Lender {
-	return &Lender{handles: NewHandles(bulk), calls: calls, addr: addr, log: log, wanted: make(chan struct{}), served: make(chan struct{})}
+	return &Lender{handles: NewHandles(bulk), calls: calls, addr: addr, log: log, wanted: make(chan struct{}), served: make(chan struct{}), startTimeout: startTimeout}
 }
 
 // Run serves lent bytes, once there are some, until ctx ends. If it cannot, Lend fails, and what depends on it
@@ -67,7 +69,7 @@ func (l *Lender) setAddr(addr string) {
 	l.mu.at = addr
 }
 
-// startTimeout bounds the wait of the first Lend for serving to begin.
+// startTimeout bounds the wait of the first Lend and of the first Fetch.
 const startTimeout = 5 * time.Second
 
 var errNotServed = errors.New("lend: nothing is served to other processes")
@@ -77,7 +79,7 @@ func (l *Lender) Lend(data []byte) (place string, release func(), err error) {
 	l.want.Do(func() { close(l.wanted) })
 	select {
 	case <-l.served:
-	case <-time.After(startTimeout):
+	case <-time.After(l.startTimeout):
 		return "", nil, errNotServed
 	}
 	l.mu.Lock()

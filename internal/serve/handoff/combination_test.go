@@ -215,7 +215,8 @@ func newEnds(t *testing.T, transport xfer.Transport, cfg xfer.Config) (owner, wr
 		p := newMemPlane(t, cfg)
 		return p, p
 	}
-	return open(cfg), open(xfer.Config{})
+	cfg.Handshake, cfg.Silence = time.Hour, time.Hour // of real time
+	return open(cfg), open(xfer.Config{Handshake: cfg.Handshake, Silence: cfg.Silence})
 }
 
 // awaitIdle checks that nothing is left.

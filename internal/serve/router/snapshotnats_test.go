@@ -38,9 +38,8 @@ type natsFleet struct {
 }
 
 func startNATSFleet(t *testing.T) *natsFleet {
-	f := &natsFleet{t: t, cfg: natsd.Config{DataDir: t.TempDir(), Listen: "127.0.0.1:0"}, told: make(signals, 1), calls: rpc.NewMemPlane(), metrics: obs.NewMetrics()}
+	f := &natsFleet{t: t, cfg: natsd.Config{DataDir: t.TempDir(), Listen: fixturetest.ReservePorts(t, 1).String()}, told: make(signals, 1), calls: rpc.NewMemPlane(), metrics: obs.NewMetrics()}
 	f.serve()
-	f.cfg.Listen = f.server.URL()[len("nats://"):] // the same after a restart
 	t.Cleanup(func() {
 		if err := f.server.Close(); err != nil {
 			t.Error(err)
@@ -205,7 +204,7 @@ func TestThirdReplicaOverNATS(t *testing.T) {
 	third, stopThird := f.start()
 	f.follows(third)
 	stopThird()
-	if got := third.dump(); len(got[7]) < 150 {
+	if got := f.held(); len(got[7]) < 150 {
 		t.Errorf("the index has %d blocks, want 150", len(got[7]))
 	}
 	f.scan()

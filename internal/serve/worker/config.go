@@ -87,6 +87,8 @@ type Config struct {
 	// LoadInterval is how often the load is read, and published if it changed. LoadRefresh is how often
 	// it is published anyway.
 	LoadInterval, LoadRefresh time.Duration
+	// PositionInterval is how often the number of the next event is published at EmbeddingEvents.
+	PositionInterval time.Duration
 }
 
 // EnsureDefaults fills in what is not set.
@@ -100,6 +102,7 @@ func (c *Config) EnsureDefaults() {
 	c.StallAfter = cmp.Or(c.StallAfter, time.Minute)
 	c.LoadInterval = cmp.Or(c.LoadInterval, 250*time.Millisecond)
 	c.LoadRefresh = cmp.Or(c.LoadRefresh, 5*time.Second)
+	c.PositionInterval = cmp.Or(c.PositionInterval, 5*time.Second)
 }
 
 // Validate reports every problem of c.
@@ -114,8 +117,8 @@ func (c *Config) Validate() error {
 	if c.MaxCalls < 1 {
 		errs = append(errs, fault.New(fault.Invalid, "worker: max calls must be at least 1, not %d", c.MaxCalls))
 	}
-	if c.LoadInterval < 0 || c.LoadRefresh < 0 {
-		errs = append(errs, fault.New(fault.Invalid, "worker: the load intervals must be positive"))
+	if c.LoadInterval < 0 || c.LoadRefresh < 0 || c.PositionInterval < 0 {
+		errs = append(errs, fault.New(fault.Invalid, "worker: the intervals of the load and of the position must be positive"))
 	}
 	if c.Linger < 0 || c.StallAfter < 0 {
 		errs = append(errs, fault.New(fault.Invalid, "worker: Linger and StallAfter must not be negative"))

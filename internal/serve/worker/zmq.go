@@ -66,13 +66,10 @@ func (w *Worker) publishOverZMQ(ctx context.Context, ep zmtp.Endpoint, src engin
 	return p.run(ctx, src.WatchEmbeddings)
 }
 
-// positionInterval is how often the number of the next event is published over ZeroMQ: nothing else tells that the
-// last events were lost.
-const positionInterval = 5 * time.Second
-
-// repeatPosition publishes the number of the next event, in a record without events, until ctx ends.
+// repeatPosition publishes the number of the next event, in a record without events, until ctx ends: nothing else tells
+// that the last events were lost.
 func (p *feedPublisher[E]) repeatPosition(ctx context.Context) {
-	tick := time.NewTicker(positionInterval)
+	tick := time.NewTicker(p.w.cfg.PositionInterval)
 	defer tick.Stop()
 	for {
 		select {

@@ -8,6 +8,7 @@ import (
 	"math"
 	"net"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 
 	"penstock/core/kvfeed/embfeed"
 	"penstock/internal/engine/watch"
+	"penstock/internal/fixturetest"
 	"penstock/internal/obs"
 	"penstock/internal/plane/bus"
 	"penstock/internal/plane/rpc"
@@ -27,24 +29,20 @@ import (
 // within bounds every wait; only a failure reaches it.
 const within = 5 * time.Minute
 
-// freePorts returns an endpoint whose port and the next one are free.
-func freePorts(t *testing.T) zmtp.Endpoint {
-	t.Helper()
-	for range 100 {
-		one, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		ep := zmtp.EndpointOf(one.Addr())
-		two, err := zmtp.Listen(ep.RankEndpoint(1))
-		_ = one.Close()
+// publishedCache is an embedding cache which tells when its events were published for the first time.
+type publishedCache struct {
+	*embeddingCache
+	published func()
+}
+
+func (c *publishedCache) WatchEmbeddings(ctx context.Context, sink func([]embfeed.Event) error) error {
+	return c.embeddingCache.WatchEmbeddings(ctx, func(events []embfeed.Event) error {
+		err := sink(events)
 		if err == nil {
-			_ = two.Close()
-			return ep
+			c.published()
 		}
-	}
-	t.Fatal("no two ports are free")
-	return zmtp.Endpoint{}
+		return err
+	})
 }
 
 // zmqReader reads the events of an embedding cache over ZeroMQ.
@@ -147,12 +145,13 @@ func (r *zmqReader) replay(from uint64) (records []embfeed.EventRecord) {
 // TestEmbeddingEventsOverZMQ: a subscriber gets each event once and in order, what it missed by a replay, and what is no
 // longer kept by a description. It depends on no event plane: here that fails.
 func TestEmbeddingEventsOverZMQ(t *testing.T) {
-	ep := freePorts(t)
-	cache := newEmbeddingCache(watch.MinBacklog)
+	ep := zmtp.EndpointOf(net.TCPAddrFromAddrPort(fixturetest.ReservePorts(t, 2)))
+	published := make(chan struct{})
+	cache := &publishedCache{newEmbeddingCache(watch.MinBacklog), sync.OnceFunc(func() { close(published) })}
 	cache.toggle(1)
 	ctx, stop := context.WithCancel(t.Context())
 	planes := worker.Planes{RPC: rpc.NewMemPlane(), Bus: failingBus{bus.NewMemBus()}, Registry: servetest.NewRegistry()}
-	cfg := worker.Config{ID: 7, Epoch: 3, Embeddings: cache, EmbeddingEvents: ep}
+	cfg := worker.Config{ID: 7, Epoch: 3, Embeddings: cache, EmbeddingEvents: ep, PositionInterval: 50 * time.Millisecond}
 	w, err := worker.New(cfg, servetest.New(servetest.Config{Card: servetest.ModelCard("m")}), planes, worker.NewMetrics(obs.NewMetrics()), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -165,6 +164,7 @@ func TestEmbeddingEventsOverZMQ(t *testing.T) {
 			t.Error(err)
 		}
 	}()
+	<-published // what is asked for before that is not there
 	r := newZMQReader(t, ep)
 	event := func(kind embfeed.Kind, n int) embfeed.Event {
 		return embfeed.Event{Kind: kind, Key: embeddingKey(n), Rows: 1, Bytes: 64}
@@ -210,14 +210,19 @@ func TestEmbeddingEventsOverZMQ(t *testing.T) {
 	if after := r.replay(5); len(after) != 1 {
 		t.Errorf("after them: %+v", after)
 	}
-	// A record without events tells an idle subscriber where the feed is.
-	select {
-	case frames := <-r.live:
-		if diff := cmp.Diff(embfeed.EventRecord{Worker: begin[0].Worker, Epoch: 3, First: 7}, r.decode(frames), cmpopts.EquateEmpty()); diff != "" {
-			t.Error(diff)
+	// A record without events tells an idle subscriber where the feed is. One with an earlier number may have been made while
+	// the description was published.
+	for rec := (embfeed.EventRecord{}); rec.First < 7; {
+		select {
+		case frames := <-r.live:
+			rec = r.decode(frames)
+		case <-time.After(within):
+			t.Fatal("an idle publisher is silent")
 		}
-	case <-time.After(within):
-		t.Error("an idle publisher is silent")
+		want := embfeed.EventRecord{Worker: begin[0].Worker, Epoch: 3, First: max(rec.First, 5)}
+		if diff := cmp.Diff(want, rec, cmpopts.EquateEmpty()); diff != "" {
+			t.Fatal(diff)
+		}
 	}
 }
 
