@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
@@ -83,6 +84,7 @@ func clientOf(t testing.TB, at string) *Client {
 		t.Fatal(err)
 	}
 	c := NewClient(&Spec{URL: u, APIKey: "secret"})
+	c.pool.idleTimeout, c.drainTimeout = time.Hour, time.Minute // a busy machine loses no connection
 	t.Cleanup(c.Close)
 	return c
 }
@@ -98,6 +100,7 @@ func base(t testing.TB, at string, change func(*Config), set ...func(*Base)) *Ba
 	if err != nil {
 		t.Fatal(err)
 	}
+	b.salts.wait = time.Minute // a busy machine needs some of it
 	for _, f := range set {
 		f(b)
 	}
