@@ -92,7 +92,7 @@ func clientOf(t testing.TB, at string) *Client {
 // base returns a running engine that speaks plain with a server.
 func base(t testing.TB, at string, change func(*Config), set ...func(*Base)) *Base {
 	t.Helper()
-	cfg := Config{Card: testCard(), Client: clientOf(t, at), Dialect: plain{}, Choices: SingleCall}
+	cfg := Config{Spec: Spec{SaltWait: time.Minute}, Card: testCard(), Client: clientOf(t, at), Dialect: plain{}, Choices: SingleCall}
 	if change != nil {
 		change(&cfg)
 	}
@@ -100,7 +100,6 @@ func base(t testing.TB, at string, change func(*Config), set ...func(*Base)) *Ba
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.salts.wait = time.Minute // a busy machine needs some of it
 	for _, f := range set {
 		f(b)
 	}
