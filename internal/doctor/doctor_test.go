@@ -29,6 +29,7 @@ import (
 	"penstock/internal/catalog"
 	"penstock/internal/config"
 	"penstock/internal/engine"
+	"penstock/internal/fixturetest"
 	"penstock/internal/plane/bus"
 	"penstock/internal/plane/disco"
 	"penstock/internal/plane/natsd"
@@ -160,12 +161,7 @@ func TestExamineFleet(t *testing.T) {
 	pong := func(state string, epoch uint64) engine.Pong {
 		return engine.Pong{LoadReport: engine.LoadReport{State: state, Epoch: epoch}}
 	}
-	silentPort, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	nowhere := "tcp://" + silentPort.Addr().String()
-	silentPort.Close()
+	nowhere := "tcp://" + fixturetest.UnusedAddr(t)
 	put(1, "backend", answerAt(t, plane, pong(engine.StateReady, began)), same)
 	put(2, "backend", answerAt(t, plane, pong(engine.StateReady, began)), func(c *engine.Card) { c.ContextLength = 99 })
 	put(3, "backend", nowhere, same)
@@ -261,12 +257,7 @@ func testSnapshots(t *testing.T, conn *nats.Conn, examine func() []Finding) {
 
 // TestExamineWithoutServer: a missing NATS server is a failure, except for the process that would embed it.
 func TestExamineWithoutServer(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := ln.Addr().String()
-	ln.Close()
+	addr := fixturetest.UnusedAddr(t)
 	found := Examine(t.Context(), Examination{Config: enginemocktest.LoadSettings(t, config.Frontend, "NATS=nats://user:hidden@"+addr, "HTTP_ADDR=127.0.0.1:0")})
 	checkFinding(t, found, "nats", CheckFail, "check that a NATS server runs there")
 	if b, err := json.Marshal(found); err != nil || strings.Contains(string(b), "hidden") {
@@ -536,12 +527,7 @@ func TestExamineOldNATS(t *testing.T) {
 
 // TestExamineDeafEventPlane: a process that is registered but cannot be reached is named.
 func TestExamineDeafEventPlane(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := ln.Addr().String()
-	ln.Close()
+	addr := fixturetest.UnusedAddr(t)
 	cfg := enginemocktest.LoadSettings(t, config.Frontend, "DISCOVERY=static", "STATIC_WORKERS=tcp://"+addr, "EVENT_PLANE=zmq", "EVENT_PEERS="+addr, "HTTP_ADDR=127.0.0.1:0")
 	found := Examine(t.Context(), Examination{Config: cfg})
 	checkFinding(t, found, "events at tcp://"+addr, CheckFail, "")

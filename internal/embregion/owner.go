@@ -19,6 +19,8 @@ type OwnerConfig struct {
 	// Readers bounds the processes which read the region. Default: that of xfer.SharedRegionConfig.
 	Readers int
 	Log     *slog.Logger
+	// Now is the clock by which leases end; nil is [time.Now].
+	Now func() time.Time
 }
 
 // Owner has the memory of one embedding cache, in which other processes of the host find its entries. Its shell says
@@ -26,7 +28,7 @@ type OwnerConfig struct {
 type Owner struct {
 	region *xfer.SharedRegion
 	log    *slog.Logger
-	now    func() time.Time // [time.Now], except in tests
+	now    func() time.Time
 	mu     struct {
 		sync.Mutex
 		layout layout
@@ -55,7 +57,11 @@ func NewOwner(cfg OwnerConfig) (*Owner, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Owner{region: region, log: log, now: time.Now}, nil
+	o := &Owner{region: region, log: log, now: cfg.Now}
+	if o.now == nil {
+		o.now = time.Now
+	}
+	return o, nil
 }
 
 // Addr is where readers find the region.

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"time"
 
 	"penstock/internal/backoff"
@@ -76,7 +77,7 @@ const (
 func newLifecycle(cfg *ProcessConfig) lifecycle {
 	return lifecycle{
 		serveTimeout: cfg.ServeTimeout, stopTimeout: cfg.StopTimeout, restarts: restartPolicy{limit: cfg.Restarts},
-		pauses: backoff.Backoff{Min: minPause, Max: maxPause}, state: stateStarting,
+		pauses: backoff.Backoff{Min: cmp.Or(cfg.restartPause, minPause), Max: maxPause}, state: stateStarting,
 	}
 }
 

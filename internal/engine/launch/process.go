@@ -2,6 +2,7 @@ package launch
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,6 +52,10 @@ type ProcessConfig struct {
 	// WriteLine gets each line of the engine's output, without its end; it is valid during the call.
 	WriteLine func(line []byte)
 	Log       *slog.Logger
+
+	// restartPause, servingInterval and outputLinger are in place of the constants minPause, servingInterval and outputLinger,
+	// unless they are 0.
+	restartPause, servingInterval, outputLinger time.Duration
 }
 
 // ExitError is the end of an engine's process.
@@ -77,6 +82,7 @@ type EngineProcess struct {
 
 // NewProcess returns the process of an engine, which Run starts.
 func NewProcess(cfg ProcessConfig) *EngineProcess {
+	cfg.servingInterval, cfg.outputLinger = cmp.Or(cfg.servingInterval, servingInterval), cmp.Or(cfg.outputLinger, outputLinger)
 	p := &EngineProcess{cfg: cfg}
 	p.mu.life = newLifecycle(&p.cfg)
 	return p
@@ -227,13 +233,13 @@ func (p *EngineProcess) runOnce(ctx context.Context) (code int, err error) {
 	p.awaitEnd(ctx, cmd.Process, ended)
 	killGroup(cmd.Process)
 	reapGroup(cmd.Process)
-	_ = out.SetReadDeadline(time.Now().Add(outputLinger)) // readOutput ends; a pipe has deadlines
+	_ = out.SetReadDeadline(time.Now().Add(p.cfg.outputLinger)) // readOutput ends; a pipe has deadlines
 	return exitCode(cmd.ProcessState), nil
 }
 
 // awaitEnd waits for the end of the process, which it stops when ctx ends or when the engine does not serve.
 func (p *EngineProcess) awaitEnd(ctx context.Context, child *os.Process, ended <-chan struct{}) {
-	tick := time.NewTicker(servingInterval)
+	tick := time.NewTicker(p.cfg.servingInterval)
 	defer tick.Stop()
 	stopTime := time.NewTimer(0)
 	<-stopTime.C

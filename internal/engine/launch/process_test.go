@@ -36,6 +36,8 @@ func newShell(t *testing.T, script string, cfg ProcessConfig) *engineShell {
 	cfg.IsServing = func() bool { return false }
 	cfg.WriteLine = func(line []byte) { s.lines <- string(line) }
 	cfg.StopTimeout, cfg.ServeTimeout = cmp.Or(cfg.StopTimeout, time.Minute), cmp.Or(cfg.ServeTimeout, time.Hour)
+	cfg.restartPause, cfg.servingInterval = cmp.Or(cfg.restartPause, 10*time.Millisecond), 10*time.Millisecond
+	cfg.outputLinger = time.Minute // the output ends before, but a busy machine reads it late
 	s.EngineProcess = NewProcess(cfg)
 	return s
 }
@@ -117,7 +119,7 @@ func TestProcessCannotStart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := newShell(t, "", ProcessConfig{Restarts: 3})
+	s := newShell(t, "", ProcessConfig{Restarts: 1000})
 	s.cfg.Args = []string{program}
 	write("rm $0; echo one")
 	s.startServed(t)
@@ -190,7 +192,7 @@ func TestProcessStops(t *testing.T) {
 
 // TestProcessStopsWhilePausing: a stop between two starts is no failure, whatever the last process ended with.
 func TestProcessStopsWhilePausing(t *testing.T) {
-	s := newShell(t, "exit 7", ProcessConfig{Restarts: 1}).startServed(t)
+	s := newShell(t, "exit 7", ProcessConfig{Restarts: 1, restartPause: maxPause}).startServed(t)
 	s.awaitMessage(t, "the engine ended and is started again")
 	s.cancel()
 	if err := receive(t, s.result); err != nil {

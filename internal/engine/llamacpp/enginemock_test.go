@@ -3,6 +3,7 @@ package llamacpp
 import (
 	"context"
 	"testing"
+	"time"
 
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
@@ -21,7 +22,7 @@ func config(t testing.TB, s *enginemock.Server, card engine.Card) Config {
 	t.Helper()
 	return Config{
 		Spec: remote.Spec{
-			Kind: "llamacpp", URL: enginemocktest.ServerURL(t, s), Rank: remote.AnyRank, Ranks: 1,
+			Kind: "llamacpp", URL: enginemocktest.ServerURL(t, s), Rank: remote.AnyRank, Ranks: 1, SaltWait: time.Minute,
 		},
 		Tokenizer: engine.TokenizerRef{Kind: "builtin"}, VocabSize: card.VocabSize, ContextLength: card.ContextLength, EOS: card.EOS,
 	}

@@ -50,13 +50,15 @@ const maxConnections = 4096
 // handover between them costs more than the rest of a call. net/http parses the responses. Client is safe for
 // concurrent use.
 type Client struct {
-	root        *url.URL
-	host        string // value of the Host header
-	key         string
-	pool        *connPool
-	maxSilence  time.Duration
-	createdAt   time.Time
-	lastHeardAt atomic.Int64 // time of the last received bytes, in nanoseconds since createdAt
+	root       *url.URL
+	host       string // value of the Host header
+	key        string
+	pool       *connPool
+	maxSilence time.Duration
+	// drainTimeout bounds the wait for the end of a response whose relevant part was read.
+	drainTimeout time.Duration
+	createdAt    time.Time
+	lastHeardAt  atomic.Int64 // time of the last received bytes, in nanoseconds since createdAt
 }
 
 // noteHeard records that the engine sent something.
@@ -68,7 +70,7 @@ func (c *Client) lastHeard() time.Time { return c.createdAt.Add(time.Duration(c.
 // NewClient returns a client of the engine that spec names. The caller must close it.
 func NewClient(spec *Spec) *Client {
 	host := hostHeader(spec.URL)
-	return &Client{root: spec.URL, host: host, key: spec.APIKey, maxSilence: maxSilence, pool: newPool(spec.URL, host), createdAt: time.Now()}
+	return &Client{root: spec.URL, host: host, key: spec.APIKey, maxSilence: maxSilence, drainTimeout: drainTimeout, pool: newPool(spec.URL, host), createdAt: time.Now()}
 }
 
 // hostHeader returns the Host header for u: in ASCII and without a zone, as net/http writes it.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/internal/fixturetest"
 )
 
 // impolite answers the first calls of every connection and then closes it when another call arrives.
@@ -79,13 +80,8 @@ func TestClosedConnection(t *testing.T) {
 }
 
 func TestUnreachable(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := "http://" + ln.Addr().String()
-	ln.Close()
-	_, err = clientOf(t, at).Do(t.Context(), &Call{Path: "/x"})
+	at := "http://" + fixturetest.UnusedAddr(t)
+	_, err := clientOf(t, at).Do(t.Context(), &Call{Path: "/x"})
 	wantFault(t, "nobody listens", err, fault.Unavailable, "see whether it runs")
 
 	ctx, cancel := context.WithCancel(t.Context())

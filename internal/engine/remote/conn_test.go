@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/internal/backoff"
+	"penstock/internal/fixturetest"
 )
 
 // rough returns a client of an engine whose connections are served by serve, which gets the number of the
@@ -73,6 +75,17 @@ func wantText(t *testing.T, c *Client, want string) {
 	}
 }
 
+// awaitNoise returns when what the engine did to the idle connection has arrived: the system delivers it later than the
+// engine's call returns.
+func awaitNoise(t *testing.T, c *Client) {
+	t.Helper()
+	k := c.pool.popIdle()
+	defer c.pool.keepIdle(k)
+	if err := backoff.Poll(fixturetest.PatientContext(t), time.Millisecond, func() bool { return !k.isQuiet() }); err != nil {
+		t.Fatal("the connection stays quiet")
+	}
+}
+
 // TestUnasked checks that unsolicited bytes of an engine are not taken for the response to the next call.
 func TestUnasked(t *testing.T) {
 	said := make(chan struct{})
@@ -87,6 +100,7 @@ func TestUnasked(t *testing.T) {
 	})
 	wantText(t, c, "from 0")
 	<-said
+	awaitNoise(t, c)
 	wantText(t, c, "from 1")
 	wantText(t, c, "from 1")
 }
@@ -105,6 +119,7 @@ func TestHungUp(t *testing.T) {
 	})
 	wantText(t, c, "0")
 	<-closed
+	awaitNoise(t, c)
 	k, err := c.pool.acquireConn(t.Context(), time.Time{})
 	if err != nil {
 		t.Fatal(err)
@@ -153,16 +168,19 @@ func TestHeaders(t *testing.T) {
 // TestLargeBodies checks that bodies of many lengths arrive complete, and that a response before the end of a
 // body is read.
 func TestLargeBodies(t *testing.T) {
-	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/refuses" {
-			w.WriteHeader(http.StatusRequestEntityTooLarge)
-			_, _ = io.WriteString(w, `{"error":{"message":"too long"}}`)
-			return
+	read := make(chan struct{})
+	defer close(read)
+	c := rough(t, func(_ int, c net.Conn, r *bufio.Reader) {
+		for q, err := http.ReadRequest(r); err == nil; q, err = http.ReadRequest(r) {
+			if q.URL.Path == "/refuses" {
+				_, _ = io.WriteString(c, "HTTP/1.1 413 Too Large\r\nConnection: close\r\nContent-Length: 32\r\n\r\n"+`{"error":{"message":"too long"}}`)
+				<-read // closing now would reset the connection, with what was not read of the response
+				return
+			}
+			n, _ := io.Copy(io.Discard, q.Body)
+			say(c, fmt.Sprint(n))
 		}
-		n, _ := io.Copy(io.Discard, r.Body)
-		fmt.Fprint(w, n)
 	})
-	c := clientOf(t, s.URL)
 	for _, n := range []int{0, 1, smallBody, smallBody + 1, 100_000, 8 << 20} {
 		large := NewBody()
 		large.B = append(large.B, bytes.Repeat([]byte{'x'}, n)...)
@@ -284,9 +302,9 @@ func TestIdle(t *testing.T) {
 	c.pool.mu.Lock()
 	c.pool.mu.idle[0].idleSince = c.pool.mu.idle[0].idleSince.Add(-time.Second) // clocks may be coarse
 	c.pool.mu.Unlock()
-	expire(idleTimeout, 1, 1)
+	expire(c.pool.idleTimeout, 1, 1)
 	wantText(t, c, "0")
-	expire(2*idleTimeout, 1, 0)
+	expire(2*c.pool.idleTimeout, 1, 0)
 	wantText(t, c, "2")
 	c.Close()
 	wantText(t, c, "3")

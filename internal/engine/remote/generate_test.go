@@ -18,6 +18,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/internal/engine"
+	"penstock/internal/fixturetest"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -225,12 +226,7 @@ func TestSeeds(t *testing.T) {
 // TestDownAndUp checks that calls fail at once while an engine does not answer, and are served when it
 // answers again.
 func TestDownAndUp(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := ln.Addr().String()
-	ln.Close()
+	addr := fixturetest.UnusedAddr(t)
 	asked := make(chan bool, 100)
 	b := base(t, "http://"+addr, func(c *Config) {
 		c.CheckAlive = func(ctx context.Context) error {
@@ -239,7 +235,7 @@ func TestDownAndUp(t *testing.T) {
 			return err
 		}
 	})
-	_, err = deltas(b, testRequest(3))
+	_, err := deltas(b, testRequest(3))
 	wantFault(t, "the first call", err, fault.Unavailable, "does not answer")
 	calls := b.Stats().Calls
 	_, err = deltas(b, testRequest(3))
@@ -253,7 +249,8 @@ func TestDownAndUp(t *testing.T) {
 	if <-asked {
 		t.Fatal("it answers although nobody listens")
 	}
-	if ln, err = net.Listen("tcp", addr); err != nil {
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
 		t.Fatal(err)
 	}
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

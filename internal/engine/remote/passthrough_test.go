@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
@@ -159,6 +160,7 @@ func TestPassEnds(t *testing.T) {
 				_ = http.NewResponseController(w).Flush()
 				<-r.Context().Done()
 			})
+			b.cfg.Client.drainTimeout = time.Millisecond // the engine does not end the stream
 			req := &engine.PassthroughRequest{ID: "p", Attempt: 1, Model: "m", Path: "/v1/chat/completions", Stream: true, Body: []byte(`{"model":"m"}`)}
 			got, last, err := passed(b, req)
 			if err != nil || !last.Last || len(got) != 3 || got[2] != "0:data: [DONE]\n\n" {

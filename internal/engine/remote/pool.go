@@ -12,10 +12,11 @@ import (
 
 // connPool keeps connections with one engine between calls. It is safe for concurrent use.
 type connPool struct {
-	dialer net.Dialer
-	addr   string
-	tls    *tls.Config   // nil without TLS
-	inUse  chan struct{} // has an element for each connection in use
+	dialer      net.Dialer
+	addr        string
+	tls         *tls.Config   // nil without TLS
+	inUse       chan struct{} // has an element for each connection in use
+	idleTimeout time.Duration // after which an unused connection is closed
 
 	mu struct {
 		sync.Mutex
@@ -28,8 +29,9 @@ type connPool struct {
 // newPool returns a pool of connections with the host of u; host is the value of the Host header.
 func newPool(u *url.URL, host string) *connPool {
 	p := &connPool{
-		dialer: net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second},
-		inUse:  make(chan struct{}, maxConnections),
+		dialer:      net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second},
+		inUse:       make(chan struct{}, maxConnections),
+		idleTimeout: idleTimeout,
 	}
 	name, port := u.Hostname(), u.Port()
 	if h := (&url.URL{Host: host}).Hostname(); h != "" && net.ParseIP(h) == nil {
@@ -80,7 +82,7 @@ func (p *connPool) acquireConn(ctx context.Context, until time.Time) (*engineCon
 		if k == nil {
 			break
 		}
-		if time.Since(k.idleSince) < idleTimeout && k.isQuiet() {
+		if time.Since(k.idleSince) < p.idleTimeout && k.isQuiet() {
 			return k, nil
 		}
 		k.abort()
@@ -141,7 +143,7 @@ func (p *connPool) keepIdle(k *engineConn) bool {
 	}
 	p.mu.idle = append(p.mu.idle, k)
 	if p.mu.sweep == nil {
-		p.mu.sweep = time.AfterFunc(idleTimeout, p.closeExpired)
+		p.mu.sweep = time.AfterFunc(p.idleTimeout, p.closeExpired)
 	}
 	return true
 }
@@ -163,14 +165,14 @@ func (p *connPool) takeExpired(now time.Time) (old []*engineConn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := 0
-	for n < len(p.mu.idle) && now.Sub(p.mu.idle[n].idleSince) >= idleTimeout {
+	for n < len(p.mu.idle) && now.Sub(p.mu.idle[n].idleSince) >= p.idleTimeout {
 		n++
 	}
 	old = slices.Clone(p.mu.idle[:n])
 	p.mu.idle = slices.Delete(p.mu.idle, 0, n)
 	p.mu.sweep = nil
 	if len(p.mu.idle) > 0 {
-		p.mu.sweep = time.AfterFunc(idleTimeout-now.Sub(p.mu.idle[0].idleSince), p.closeExpired)
+		p.mu.sweep = time.AfterFunc(p.idleTimeout-now.Sub(p.mu.idle[0].idleSince), p.closeExpired)
 	}
 	return old
 }

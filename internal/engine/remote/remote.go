@@ -62,6 +62,8 @@ type Spec struct {
 	KVConnector engine.KVConnector
 	// LoadTimeout is how long Open waits for an engine that is still loading; 0 means DefaultLoadTimeout.
 	LoadTimeout time.Duration
+	// SaltWait is how long a request with a cache salt waits for the proof that the engine isolates salts; 0 means 5 s.
+	SaltWait time.Duration
 }
 
 // DefaultLoadTimeout is how long an engine may take to load: large models take many minutes.

@@ -93,7 +93,7 @@ func (a *Response) Close() {
 // so that the connection can serve another call.
 func (a *Response) DrainAndClose() {
 	if a.conn != nil && !a.complete {
-		_ = a.conn.net.SetReadDeadline(time.Now().Add(drainTimeout))
+		_ = a.conn.net.SetReadDeadline(time.Now().Add(a.client.drainTimeout))
 		var rest [512]byte
 		for n := 0; n < 4<<10; {
 			m, err := a.readBody(rest[:])

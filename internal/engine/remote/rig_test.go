@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
@@ -83,6 +84,7 @@ func clientOf(t testing.TB, at string) *Client {
 		t.Fatal(err)
 	}
 	c := NewClient(&Spec{URL: u, APIKey: "secret"})
+	c.pool.idleTimeout, c.drainTimeout = time.Hour, time.Minute // a busy machine loses no connection
 	t.Cleanup(c.Close)
 	return c
 }
@@ -90,7 +92,7 @@ func clientOf(t testing.TB, at string) *Client {
 // base returns a running engine that speaks plain with a server.
 func base(t testing.TB, at string, change func(*Config), set ...func(*Base)) *Base {
 	t.Helper()
-	cfg := Config{Card: testCard(), Client: clientOf(t, at), Dialect: plain{}, Choices: SingleCall}
+	cfg := Config{Spec: Spec{SaltWait: time.Minute}, Card: testCard(), Client: clientOf(t, at), Dialect: plain{}, Choices: SingleCall}
 	if change != nil {
 		change(&cfg)
 	}

@@ -95,7 +95,7 @@ func (w *saltRoute) needsProof() bool {
 }
 
 func newSaltGuard(cfg *Config) *saltGuard {
-	g := &saltGuard{wait: saltWait, retryMin: saltRetryMin, wake: make(chan struct{}, 1)}
+	g := &saltGuard{wait: cmp.Or(cfg.Spec.SaltWait, saltWait), retryMin: saltRetryMin, wake: make(chan struct{}, 1)}
 	g.mu.ways, g.mu.changed = map[string]*saltRoute{}, make(chan struct{})
 	enter := func(way string, known SaltSupport) {
 		w := &saltRoute{fixed: known != SaltsUnknown}

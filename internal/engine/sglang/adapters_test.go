@@ -5,12 +5,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"penstock/core/kv"
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
 	"penstock/internal/enginemock"
+	"penstock/internal/fixturetest"
 )
 
 // TestAdaptersOfReleases checks that the blocks of an adapter are never taken for the model's. Events of
@@ -24,7 +24,7 @@ func TestAdaptersOfReleases(t *testing.T) {
 				c.EngineVersion, c.Adapters = version, []enginemock.Adapter{{Name: "poet", Path: "/poet"}}
 			})
 			e := opened(t, config(t, s, card))
-			ctx, cancel := context.WithTimeout(enginetest.Start(t, e), 20*time.Second)
+			ctx, cancel := context.WithTimeout(enginetest.Start(t, e), fixturetest.TimeLeft(t)/2)
 			defer cancel()
 			replica := enginetest.NewCacheReplica()
 			watching, stop := context.WithCancel(ctx)

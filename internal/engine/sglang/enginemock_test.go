@@ -3,6 +3,7 @@ package sglang
 import (
 	"context"
 	"testing"
+	"time"
 
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
@@ -21,7 +22,7 @@ func config(t testing.TB, s *enginemock.Server, card engine.Card) Config {
 	t.Helper()
 	return Config{
 		Spec: remote.Spec{
-			Kind: "sglang", URL: enginemocktest.ServerURL(t, s), Rank: remote.AnyRank, Ranks: 1,
+			Kind: "sglang", URL: enginemocktest.ServerURL(t, s), Rank: remote.AnyRank, Ranks: 1, SaltWait: time.Minute,
 			Events: enginemocktest.ParseEndpoint(t, s.EventsAddr()), Replay: enginemocktest.ParseEndpoint(t, s.ReplayAddr()),
 			Snapshot: enginemocktest.ParseEndpoint(t, s.SnapshotAddr()),
 		},

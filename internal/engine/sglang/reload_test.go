@@ -6,12 +6,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"penstock/core/kv"
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
 	"penstock/internal/enginemock"
+	"penstock/internal/fixturetest"
 )
 
 // TestReloadedAdapter checks that blocks which an adapter cached before it was unloaded are not predicted
@@ -34,7 +34,7 @@ func TestReloadedAdapter(t *testing.T) {
 			cfg := config(t, s, card)
 			cfg.Spec.BlockSize = c.block
 			e := opened(t, cfg)
-			ctx, cancel := context.WithTimeout(enginetest.Start(t, e), 40*time.Second)
+			ctx, cancel := context.WithTimeout(enginetest.Start(t, e), fixturetest.TimeLeft(t)/2)
 			defer cancel()
 			replica := enginetest.NewCacheReplica()
 			watching, stop := context.WithCancel(ctx)
@@ -50,17 +50,16 @@ func TestReloadedAdapter(t *testing.T) {
 			}
 			h, _ := kv.NewHasher(c.block, kv.Salt{LoRA: "poet"})
 			last := func(first kv.Token) kv.SeqHash { return h.AppendSeqHashes(nil, prompt(first), nil)[96/c.block-1] }
-			ask := func(first kv.Token) {
-				enginetest.MustGenerate(t, ctx, e, &engine.Request{
+			poem := func(first kv.Token) *engine.Request {
+				return &engine.Request{
 					ID: "poem", Attempt: 1, Choices: 1, Logprobs: -1, Prompt: prompt(first), Salt: kv.Salt{LoRA: "poet"},
 					Stop: engine.Stop{MaxTokens: 3, IgnoreEOS: true},
-				})
+				}
 			}
+			ask := func(first kv.Token) { enginetest.MustGenerate(t, ctx, e, poem(first)) }
 			wait := func(what string, f func(seqs map[kv.SeqHash]bool) bool) {
 				t.Helper()
-				short, cancel := context.WithTimeout(ctx, 15*time.Second)
-				defer cancel()
-				if err := replica.WaitFor(short, f); err != nil {
+				if err := replica.WaitFor(ctx, f); err != nil {
 					t.Errorf("%s: %v", what, err)
 				}
 			}
@@ -70,16 +69,20 @@ func TestReloadedAdapter(t *testing.T) {
 
 			change(t, s, "/unload_lora_adapter", `{"lora_name":"poet"}`)
 			if c.seen {
-				for gone := false; !gone; {
-					once, enough := context.WithTimeout(ctx, 15*time.Second)
-					if e.WatchAdapters(once, func(names []string) {
-						if gone = !slices.Contains(names, "poet"); gone {
-							enough()
-						}
-					}); ctx.Err() != nil {
-						t.Fatal("the list of adapters was not read")
+				// A request which is not found has the adapters listed before it is time.
+				if err := s.Faults().Set(enginemock.Fault{Kind: enginemock.FaultError, Status: http.StatusNotFound, Count: 1}); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := enginetest.Generate(ctx, e, poem(700)); err == nil {
+					t.Error("a request for an adapter which was unloaded is served")
+				}
+				listing, enough := context.WithCancel(ctx)
+				if e.WatchAdapters(listing, func(names []string) {
+					if !slices.Contains(names, "poet") {
+						enough()
 					}
-					enough()
+				}); ctx.Err() != nil {
+					t.Fatal("the list of adapters was not read")
 				}
 				wait("what the adapter cached is believed after it was unloaded", func(seqs map[kv.SeqHash]bool) bool { return !seqs[last(300)] && !seqs[last(500)] })
 			}

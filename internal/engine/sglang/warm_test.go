@@ -11,6 +11,7 @@ import (
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
 	"penstock/internal/enginemock"
+	"penstock/internal/fixturetest"
 	"penstock/internal/zmtp"
 )
 
@@ -29,7 +30,7 @@ func TestLearnsByReplay(t *testing.T) {
 		ID: "warm-up", Attempt: 1, Choices: 1, Logprobs: -1, Prompt: prompt, Stop: engine.Stop{MaxTokens: 3, IgnoreEOS: true},
 	})
 	e := opened(t, cfg)
-	ctx, cancel := context.WithTimeout(enginetest.Start(t, e), 20*time.Second)
+	ctx, cancel := context.WithTimeout(enginetest.Start(t, e), fixturetest.TimeLeft(t)/2)
 	defer cancel()
 	replica := enginetest.NewCacheReplica()
 	watching, stop := context.WithCancel(ctx)
@@ -71,7 +72,7 @@ func TestLearnsWarmEngine(t *testing.T) {
 			ask(enginetest.Start(t, before), before, "warm-up", 300)
 
 			e := opened(t, cfg)
-			ctx, cancel := context.WithTimeout(enginetest.Start(t, e), 20*time.Second)
+			ctx, cancel := context.WithTimeout(enginetest.Start(t, e), fixturetest.TimeLeft(t)/2)
 			defer cancel()
 			replica := enginetest.NewCacheReplica()
 			watching, stop := context.WithCancel(ctx)
@@ -131,7 +132,7 @@ func TestOrphansAreShown(t *testing.T) {
 	ask("warm-up", prompt[:128])
 
 	e := opened(t, cfg)
-	ctx, cancel := context.WithTimeout(enginetest.Start(t, e), 20*time.Second)
+	ctx, cancel := context.WithTimeout(enginetest.Start(t, e), fixturetest.TimeLeft(t)/2)
 	defer cancel()
 	for i := 0; e.Stats().Batches == 0; i++ { // events from before the subscription are lost
 		ask(fmt.Sprint("other-", i), append([]kv.Token{kv.Token(400 + i)}, prompt[:19]...))

@@ -48,11 +48,14 @@ func (n *neighbours) EncodeObject(context.Context, *engine.EncodeJob) (grid [3]i
 }
 
 // shareRows returns a change of a configuration after which others can read the embedding cache of the engine.
-func shareRows(t testing.TB) func(*Config) {
+func shareRows(t testing.TB) func(*Config) { return shareRowsBy(t, nil) }
+
+// shareRowsBy is shareRows, with the clock by which leases of readers end.
+func shareRowsBy(t testing.TB, now func() time.Time) func(*Config) {
 	t.Helper()
 	return func(c *Config) {
 		c.Region = func() *embregion.Owner {
-			o, err := embregion.NewOwner(embregion.OwnerConfig{})
+			o, err := embregion.NewOwner(embregion.OwnerConfig{Now: now})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -169,7 +172,8 @@ func TestSharedRowsOfAnotherShape(t *testing.T) {
 // docs/format/embedding-region.md says, unless nothing else can be.
 func TestRowsStayWhileCopied(t *testing.T) {
 	const one = 6 * 32 * elementBytes
-	owner := seeing(t, func(c *Config) { shareRows(t)(c); cacheOf(2 * one)(c) })
+	now := time.Unix(1e9, 0) // the clock stands still: no lease ends while the test is slow
+	owner := seeing(t, func(c *Config) { shareRowsBy(t, func() time.Time { return now })(c); cacheOf(2 * one)(c) })
 	objects := make([]media.Object, 4)
 	for i := range objects {
 		objects[i] = noise(media.Image, uint64(i), 56, 84, 3)
@@ -190,36 +194,25 @@ func TestRowsStayWhileCopied(t *testing.T) {
 		}
 		return is
 	}
-	// lasting leases an entry as long as a function runs.
-	lasting := func(i int, during func()) {
+	lease := func(i int) {
 		key := s.keyOf(&objects[i], "")
 		name := key.TierKey()
 		slot := (bytes.Index(region.Bytes, name[:]) - 8 - 4096) / 128
 		word := func(of []byte, at int) *atomic.Uint64 { return (*atomic.Uint64)(unsafe.Pointer(&of[at])) }
-		renew := func() bool {
-			word(region.Notes, 64*i+16).Store(uint64(time.Now().Add(embregion.MaxLease).UnixNano()))
-			return false
-		}
-		renew()
+		word(region.Notes, 64*i+16).Store(uint64(now.Add(embregion.MaxLease).UnixNano()))
 		word(region.Notes, 64*i+8).Store(word(region.Bytes, 4096+128*slot).Load())
 		word(region.Notes, 64*i).Store(uint64(slot) + 1)
-		ctx, cancel := context.WithCancel(t.Context())
-		var leasing sync.WaitGroup
-		leasing.Go(func() { _ = backoff.Poll(ctx, time.Millisecond, renew) }) // until ctx ends
-		during()
-		cancel()
-		leasing.Wait()
 	}
-	lasting(0, func() {
-		rowsOf(t, owner, &objects[2], "", 6)
-		if got := kept(); got != [4]bool{true, false, true, false} {
-			t.Errorf("kept are %v while the first is copied", got)
-		}
-		lasting(2, func() { rowsOf(t, owner, &objects[3], "", 6) })
-		if got := kept(); !got[3] || got[0] == got[2] {
-			t.Errorf("kept are %v; both others were being copied", got)
-		}
-	})
+	lease(0)
+	rowsOf(t, owner, &objects[2], "", 6)
+	if got := kept(); got != [4]bool{true, false, true, false} {
+		t.Errorf("kept are %v while the first is copied", got)
+	}
+	lease(2)
+	rowsOf(t, owner, &objects[3], "", 6)
+	if got := kept(); !got[3] || got[0] == got[2] {
+		t.Errorf("kept are %v; both others were being copied", got)
+	}
 	expectNoPins(t, owner.EncoderStats())
 }
 

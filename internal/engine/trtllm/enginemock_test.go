@@ -3,6 +3,7 @@ package trtllm
 import (
 	"context"
 	"testing"
+	"time"
 
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
@@ -21,7 +22,7 @@ func config(t testing.TB, s *enginemock.Server, card engine.Card) Config {
 	t.Helper()
 	return Config{
 		Spec: remote.Spec{
-			Kind: "trtllm", URL: enginemocktest.ServerURL(t, s), Rank: remote.AnyRank, Ranks: 1,
+			Kind: "trtllm", URL: enginemocktest.ServerURL(t, s), Rank: remote.AnyRank, Ranks: 1, SaltWait: time.Minute,
 			Events: enginemocktest.ParseEndpoint(t, s.EventsAddr()), Replay: enginemocktest.ParseEndpoint(t, s.ReplayAddr()),
 		},
 		Tokenizer: engine.TokenizerRef{Kind: "builtin"}, VocabSize: card.VocabSize, ContextLength: card.ContextLength, EOS: card.EOS,

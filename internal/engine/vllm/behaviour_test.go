@@ -76,18 +76,6 @@ func (r *rig) knows(t *testing.T, blocks int) {
 	}
 }
 
-// eventsArrive waits until the adapter has received the events of two prompts: events from before its
-// subscription are lost.
-func (r *rig) eventsArrive(t *testing.T) {
-	t.Helper()
-	for seed := uint64(100); !r.Stats().Connected; seed++ {
-		r.cached(t, request(seed, 8, 1))
-	}
-	r.cached(t, request(1, 100, 4))
-	r.cached(t, request(5, 100, 4))
-	r.knows(t, 2*6)
-}
-
 func codes(ws []engine.Warning) (out []string) {
 	for _, w := range ws {
 		if w.Detail == "" || len(w.Detail)+len(w.Remedy) > 400 {
@@ -179,7 +167,16 @@ func TestFeedIsRepaired(t *testing.T) {
 // TestFeedIsLost checks that after a gap without replay the cache is cleared, with a warning.
 func TestFeedIsLost(t *testing.T) {
 	r := run(t, func(c *enginemock.Config) { c.KVReplay = "" }, nil)
-	r.eventsArrive(t)
+	for seed := uint64(4); r.Stats().Batches == 0; seed++ { // events from before the server knows the subscription are lost
+		r.cached(t, request(seed, 20, 1))
+	}
+	known := request(1, 100, 4)
+	r.cached(t, known)
+	h, err := kv.NewHasher(16, kv.Salt{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.has(t, h.AppendSeqHashes(nil, known.Prompt, nil)[5])
 	if err := r.server.Faults().Set(enginemock.Fault{Kind: enginemock.FaultGarbleEvents, Count: 1}); err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"sync"
 	"testing"
+	"time"
 
 	"penstock/core/kv"
 	"penstock/internal/edge/prep"
@@ -59,7 +60,7 @@ func spec(t testing.TB, at string) remote.Spec {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return remote.Spec{Kind: "vllm", URL: u, Rank: remote.AnyRank, Ranks: 1}
+	return remote.Spec{Kind: "vllm", URL: u, Rank: remote.AnyRank, Ranks: 1, SaltWait: time.Minute}
 }
 
 func zmq(t testing.TB, s string) (e zmtp.Endpoint) {

@@ -207,7 +207,7 @@ func TestLastLeaves(t *testing.T) {
 		<-r.Context().Done()
 		close(gone)
 	})
-	f := fetcher(t, func(c *Config) { c.Timeout, c.HeaderTimeout = time.Hour, time.Hour })
+	f := fetcher(t, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"penstock/core/fault"
@@ -256,47 +258,32 @@ func TestTLS(t *testing.T) {
 
 // TestSlow: servers that take their time end at one of the limits.
 func TestSlow(t *testing.T) {
-	drip := func(header bool) http.HandlerFunc {
-		return func(w http.ResponseWriter, r *http.Request) {
-			conn, _, err := w.(http.Hijacker).Hijack()
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer func() { _ = conn.Close() }()
-			if !header {
-				_, _ = fmt.Fprint(conn, "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-4095/100000\r\nContent-Length: 4096\r\n\r\n")
-				if r.Header.Get("Range") == "" {
-					return
-				}
-			} else {
-				_, _ = fmt.Fprint(conn, "HTTP/1.1 200 OK\r\nX-A: ")
-			}
-			tick := time.NewTicker(5 * time.Millisecond)
-			defer tick.Stop()
-			for range tick.C {
-				if _, err := conn.Write([]byte("x")); err != nil {
-					return
-				}
-			}
+	synctest.Test(t, func(t *testing.T) {
+		const url = "http://127.0.0.1/"
+		inDrops := func(conn net.Conn, r *http.Request) {
+			_, _ = fmt.Fprint(conn, "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-4095/100000\r\nContent-Length: 4096\r\n\r\n")
+			drip(conn)
 		}
-	}
-	dripping, _ := serve(t, drip(false))
-	total := fetcher(t, func(c *Config) { c.Timeout = 200 * time.Millisecond })
-	_, err := total.Size(t.Context(), dripping)
-	refused(t, "a body in drops", err, fault.Invalid, "within the time")
+		_, err := piped(t, func(c *Config) { c.Timeout = time.Second }, inDrops).Size(t.Context(), url)
+		refused(t, "a body in drops", err, fault.Invalid, "within the time")
 
-	header, _ := serve(t, drip(true))
-	both(t, fetcher(t, func(c *Config) { c.HeaderTimeout = 100 * time.Millisecond }), header, "did not answer in time")
-	both(t, fetcher(t, func(c *Config) { c.Timeout = 200 * time.Millisecond }), header, "within the time")
+		header := func(conn net.Conn, _ *http.Request) {
+			_, _ = fmt.Fprint(conn, "HTTP/1.1 200 OK\r\nX-A: ")
+			drip(conn)
+		}
+		both(t, piped(t, func(c *Config) { c.HeaderTimeout = time.Second }, header), url, "did not answer in time")
+		both(t, piped(t, func(c *Config) { c.Timeout = time.Second }, header), url, "within the time")
 
-	silent := raw(t, "HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\nabc", true)
-	f := fetcher(t, func(c *Config) { c.IdleTimeout = 50 * time.Millisecond })
-	_, err = f.Get(t.Context(), silent)
-	refused(t, "a body that stops", err, fault.Invalid, "sent nothing for too long")
-	if n := f.Memory(); n != 0 {
-		t.Errorf("%d bytes are taken", n)
-	}
+		f := piped(t, func(c *Config) { c.IdleTimeout = time.Second }, func(conn net.Conn, _ *http.Request) {
+			_, _ = fmt.Fprint(conn, "HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\nabc")
+			_, _ = conn.Read(make([]byte, 1)) // until the other side goes
+		})
+		_, err = f.Get(t.Context(), url)
+		refused(t, "a body that stops", err, fault.Invalid, "sent nothing for too long")
+		if n := f.Memory(); n != 0 {
+			t.Errorf("%d bytes are taken", n)
+		}
+	})
 }
 
 // TestLies: lengths that are not true, and files that are too large.
@@ -314,7 +301,7 @@ func TestLies(t *testing.T) {
 		"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("a", 100<<10) + "\r\n\r\n":             "could not be reached",
 		"nonsense": "could not be reached",
 	} {
-		_, err := f.Get(t.Context(), raw(t, answer, false))
+		_, err := f.Get(t.Context(), raw(t, answer))
 		refused(t, answer[:min(len(answer), 60)], err, fault.Invalid, words)
 		if err != nil && strings.Contains(err.Error(), "secret") {
 			t.Errorf("the error says what the answer does: %v", err)
@@ -363,10 +350,10 @@ func TestRangeLies(t *testing.T) {
 		"206 Partial Content\r\nContent-Type: multipart/byteranges; boundary=x\r\nContent-Length: 4096":             "another part",
 		"416 Range Not Satisfiable\r\nContent-Range: bytes */0\r\nContent-Length: 0":                                "status 416",
 	} {
-		_, err := f.Size(t.Context(), raw(t, "HTTP/1.1 "+answer+"\r\nConnection: close\r\n\r\n"+head, false))
+		_, err := f.Size(t.Context(), raw(t, "HTTP/1.1 "+answer+"\r\nConnection: close\r\n\r\n"+head))
 		refused(t, answer, err, fault.Invalid, words)
 	}
-	_, err := f.Size(t.Context(), raw(t, "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-4095/9999\r\nContent-Length: 4096\r\nConnection: close\r\n\r\nshort", false))
+	_, err := f.Size(t.Context(), raw(t, "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-4095/9999\r\nContent-Length: 4096\r\nConnection: close\r\n\r\nshort"))
 	refused(t, "a short range", err, fault.Invalid, "less than it said")
 
 	// A file that is another one when its end is read.

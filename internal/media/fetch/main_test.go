@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -26,10 +27,10 @@ func TestMain(m *testing.M) { fixturetest.RunTests(m) }
 // here is the one address that tests may fetch from.
 var here = netip.MustParsePrefix("127.0.0.1/32")
 
-// fetcher returns a Fetcher that may fetch from this machine, and ends with the test.
+// fetcher returns a Fetcher that may fetch from this machine, in any time, and ends with the test.
 func fetcher(t testing.TB, change func(*Config)) *Fetcher {
 	t.Helper()
-	cfg := Config{AllowNets: []netip.Prefix{here}}
+	cfg := Config{AllowNets: []netip.Prefix{here}, Timeout: time.Hour, DialTimeout: time.Hour, HeaderTimeout: time.Hour, IdleTimeout: time.Hour}
 	cfg.dialled = func(a netip.Addr) error { // whatever is broken, tests stay on this machine
 		if here.Contains(a) {
 			return nil
@@ -50,6 +51,36 @@ func fetcher(t testing.TB, change func(*Config)) *Fetcher {
 		}
 	})
 	return f
+}
+
+// piped returns a fetcher whose connections lead to answer, each for one request: for synctest bubbles.
+func piped(t testing.TB, change func(*Config), answer func(conn net.Conn, r *http.Request)) *Fetcher {
+	t.Helper()
+	var answers sync.WaitGroup
+	t.Cleanup(answers.Wait)
+	f := fetcher(t, change)
+	f.transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
+		client, server := net.Pipe()
+		answers.Go(func() { // ends when the fetcher closes the connection
+			defer server.Close()
+			if r, err := http.ReadRequest(bufio.NewReader(server)); err == nil {
+				answer(server, r)
+			}
+		})
+		return client, nil
+	}
+	return f
+}
+
+// drip writes a byte every 5 ms, until the other side goes.
+func drip(conn net.Conn) {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for range tick.C {
+		if _, err := conn.Write([]byte("x")); err != nil {
+			return
+		}
+	}
 }
 
 // serve returns the URL of a server, which ends with the test, and counts its requests.
@@ -217,9 +248,8 @@ func once(h http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// raw serves an answer that is written as it stands, and then, with hold, keeps the
-// connection open.
-func raw(t testing.TB, answer string, hold bool) string {
+// raw serves an answer that is written as it stands.
+func raw(t testing.TB, answer string) string {
 	t.Helper()
 	url, _ := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		conn, _, err := w.(http.Hijacker).Hijack()
@@ -229,9 +259,6 @@ func raw(t testing.TB, answer string, hold bool) string {
 		}
 		defer func() { _ = conn.Close() }()
 		_, _ = fmt.Fprint(conn, answer)
-		if hold {
-			_, _ = conn.Read(make([]byte, 1)) // until the other side goes
-		}
 	})
 	return url
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"runtime"
 	"sync"
@@ -39,7 +40,7 @@ func TestStalledDownloads(t *testing.T) {
 	file := picture(t, 100, 100)
 	good, _ := serve(t, content(file))
 	url, begun := stalled(t)
-	f := fetcher(t, func(c *Config) { c.IdleTimeout = time.Minute })
+	f := fetcher(t, nil)
 	var clients sync.WaitGroup
 	defer clients.Wait()
 	defer f.Close() //nolint:errcheck // it has none
@@ -68,31 +69,22 @@ func TestStalledDownloads(t *testing.T) {
 
 // TestTooSlow: a body must come at the least rate, over each window.
 func TestTooSlow(t *testing.T) {
-	url, _ := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		_, _ = w.Write(make([]byte, 100<<10)) // what came before does not count
-		for {
-			if _, err := w.Write([]byte{0}); err != nil {
-				return
-			}
-			_ = http.NewResponseController(w).Flush()
-			select {
-			case <-time.After(5 * time.Millisecond):
-			case <-r.Context().Done():
-				return
-			}
+	synctest.Test(t, func(t *testing.T) {
+		body := func(conn net.Conn, _ *http.Request) {
+			_, _ = fmt.Fprint(conn, "HTTP/1.1 200 OK\r\n\r\n")
+			_, _ = conn.Write(make([]byte, 100<<10)) // what came before does not count
+			drip(conn)
 		}
+		slow := piped(t, func(c *Config) { c.IdleTimeout = 3 * time.Second }, body)
+		_, err := slow.Get(t.Context(), "http://127.0.0.1/")
+		refused(t, "a body that drips", err, fault.Invalid, "too slowly")
+		if n := slow.Memory(); n != 0 {
+			t.Errorf("%d bytes are taken", n)
+		}
+		lenient := piped(t, func(c *Config) { c.IdleTimeout, c.MinRate, c.Timeout = 3*time.Second, new(int64(0)), 10*time.Second }, body)
+		_, err = lenient.Get(t.Context(), "http://127.0.0.1/")
+		refused(t, "a body that may drip", err, fault.Invalid, "within the time")
 	})
-	slow := fetcher(t, func(c *Config) { c.IdleTimeout = 500 * time.Millisecond })
-	_, err := slow.Get(t.Context(), url)
-	refused(t, "a body that drips", err, fault.Invalid, "too slowly")
-	if n := slow.Memory(); n != 0 {
-		t.Errorf("%d bytes are taken", n)
-	}
-	lenient := fetcher(t, func(c *Config) {
-		c.IdleTimeout, c.MinRate, c.Timeout = 500*time.Millisecond, new(int64(0)), 2*time.Second
-	})
-	_, err = lenient.Get(t.Context(), url)
-	refused(t, "a body that may drip", err, fault.Invalid, "within the time")
 }
 
 // TestPace: which bodies are too slow.
