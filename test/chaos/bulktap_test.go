@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"testing"
+
+	"penstock/internal/fixturetest"
 )
 
 // bulkFrame returns a frame, with the bytes which follow it. The tap does not check its sum.
@@ -35,12 +37,7 @@ func TestBulkTap(t *testing.T) {
 	tap := newBulkTap()
 	t.Cleanup(tap.closeAll)
 	owner := echo(t, "")
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := ln.Addr().String()
-	_ = ln.Close()
+	addr := fixturetest.UnusedAddr(t)
 	if err := tap.listen(addr, owner.Addr().String(), 7); err != nil {
 		t.Fatal(err)
 	}

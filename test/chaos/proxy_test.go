@@ -8,6 +8,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"penstock/internal/fixturetest"
 )
 
 // echo answers each connection with what it says, after its name, until it ends.
@@ -114,14 +116,7 @@ func TestCut(t *testing.T) {
 // through unchanged.
 func TestBalancer(t *testing.T) {
 	a, b := echo(t, "a"), echo(t, "b")
-	gone, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := gone.Close(); err != nil {
-		t.Fatal(err)
-	}
-	lb, err := newConnBalancer("127.0.0.1:0", a.Addr().String(), gone.Addr().String(), b.Addr().String())
+	lb, err := newConnBalancer("127.0.0.1:0", a.Addr().String(), fixturetest.UnusedAddr(t), b.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -127,7 +127,7 @@ func TestSlowClients(t *testing.T) {
 	s.client.Transport.(*http.Transport).DisableKeepAlives = true
 	host := strings.TrimPrefix(s.url, "https://")
 	const each = 25
-	var all sync.WaitGroup
+	var all, sent sync.WaitGroup
 	for name, c := range map[string]struct {
 		proto string // of TLS; "" sends what is to be sent as it is
 		send  string
@@ -145,13 +145,15 @@ func TestSlowClients(t *testing.T) {
 		"h2: no body":                 {"h2", preface + settings + headersFrame(4)},
 	} {
 		for range each {
+			sent.Add(1)
 			all.Go(func() {
-				if err := untilCut(t, host, c.proto, c.send); err != nil {
+				if err := untilCut(t, host, c.proto, c.send, sent.Done); err != nil {
 					t.Errorf("%s: %v", name, err)
 				}
 			})
 		}
 	}
+	sent.Wait() // their handshakes are not to take the time of a client which is in time
 	for range 10 {
 		if resp, data := s.do(http.MethodPost, "/v1/completions", map[string]any{"model": "penstock-tiny", "prompt": "hello", "max_tokens": 4}, "x-api-key", userKey); resp.StatusCode != 200 {
 			t.Errorf("meanwhile: %s %s", resp.Status, data)
@@ -160,8 +162,10 @@ func TestSlowClients(t *testing.T) {
 	all.Wait()
 }
 
-// untilCut sends on a new connection and waits until the server closes it.
-func untilCut(t *testing.T, host, proto, send string) error {
+// untilCut sends on a new connection, calls sent, and waits until the server closes it.
+func untilCut(t *testing.T, host, proto, send string, sent func()) error {
+	isSent := sync.OnceFunc(sent)
+	defer isSent()
 	raw, err := net.Dial("tcp", host)
 	if err != nil {
 		return err
@@ -174,6 +178,7 @@ func untilCut(t *testing.T, host, proto, send string) error {
 	_ = conn.SetDeadline(time.Now().Add(fixturetest.TimeLeft(t)))
 	// The server may close while this is being written.
 	_, _ = io.WriteString(conn, send)
+	isSent()
 	_, err = io.Copy(io.Discard, conn)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return errors.New("the connection stays open")

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"penstock/internal/config"
+	"penstock/internal/fixturetest"
 	"penstock/internal/plane/natsd"
 )
 
@@ -321,12 +322,11 @@ func same(t *testing.T, least int, processes ...*process) {
 // server was away while requests went on, and after it came back with requests.
 func TestIndexersSync(t *testing.T) {
 	t.Parallel()
-	cfg := natsd.Config{DataDir: t.TempDir(), Listen: "127.0.0.1:0"}
+	cfg := natsd.Config{DataDir: t.TempDir(), Listen: fixturetest.UnusedAddr(t)} // which it has the next time too
 	server, err := natsd.Start(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.Listen = strings.TrimPrefix(server.URL(), "nats://") // the same the next time
 	t.Cleanup(func() {
 		if err := server.Close(); err != nil {
 			t.Error(err)

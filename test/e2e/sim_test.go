@@ -106,12 +106,14 @@ func TestSimulatedFleetSharesPrefixes(t *testing.T) {
 	s.idle()
 }
 
-// TestSimulatedTime: time passes by the model. A prompt that takes seconds is
-// overtaken by one of the same length that is in the cache.
+// TestSimulatedTime: time passes by the model. Prompts that take a second each are
+// overtaken by as many of the same length that are in the cache.
 func TestSimulatedTime(t *testing.T) {
 	t.Parallel()
-	// 5 ms a token: 3 s for a prompt of 600, and 80 ms for what is not in full blocks.
-	s := start(t, "engine=sim", "workers=2", "sim-prefill=0,5", "sim-decode=1")
+	// 2 ms a token: 1.2 s for a prompt of 600, and at most 32 ms for what is not in full blocks. So many take half a
+	// minute, and a second: a slow machine is not taken for a slow model.
+	const prompts = 30
+	s := start(t, "engine=sim", "workers=2", "sim-prefill=0,2", "sim-decode=1")
 	cached := s.complete("/v1/chat/completions", chatOf(simulated, longPrompt(1), 2), "x-worker-instance-id", "1")
 	if cached.output != 2 {
 		t.Fatalf("the first answer: %+v", cached)
@@ -119,25 +121,29 @@ func TestSimulatedTime(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		fresh := chatOf(simulated, longPrompt(2), 2)
-		fresh["nvext"] = map[string]any{"backend_instance_id": 2}
-		_, err := s.stream(ctx, "/v1/chat/completions", fresh)
+		var fresh []string
+		for i := range prompts {
+			fresh = append(fresh, longPrompt(2+i))
+		}
+		_, err := s.stream(ctx, "/v1/completions", map[string]any{"model": simulated, "prompt": fresh, "max_tokens": 2, "nvext": map[string]any{"backend_instance_id": 2}})
 		ended <- err
 	}()
-	s.eventually("the other prompt is computed", func() bool {
+	s.eventually("the other prompts are computed", func() bool {
 		for _, w := range s.workers() {
-			if r := w.Load.Reported; r != nil && r.Running == 1 && w.WorkerID == 2 {
+			if r := w.Load.Reported; r != nil && r.Running > 0 && w.WorkerID == 2 {
 				return true
 			}
 		}
 		return false
 	})
-	if a := s.complete("/v1/chat/completions", chatOf(simulated, longPrompt(1), 2)); a.cached != (a.prompt-1)/16*16 || a.worker != "1" {
-		t.Errorf("the second answer: %+v", a)
+	for i := range prompts {
+		if a := s.complete("/v1/chat/completions", chatOf(simulated, longPrompt(1), 2)); a.cached != (a.prompt-1)/16*16 || a.worker != "1" {
+			t.Errorf("answer %d: %+v", 2+i, a)
+		}
 	}
 	select {
 	case err := <-ended:
-		t.Errorf("a prompt that is computed was as fast as one in the cache: %v", err)
+		t.Errorf("prompts that are computed were as fast as one in the cache: %v", err)
 	default:
 		leave()
 		<-ended

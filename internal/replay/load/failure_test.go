@@ -145,16 +145,9 @@ func TestFailures(t *testing.T) {
 }
 
 func TestRefused(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	url := "http://" + l.Addr().String()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	url := "http://" + fixturetest.UnusedAddr(t)
 	rec := &record{}
-	_, err = Run(t.Context(), Config{Endpoint: Endpoint{URL: url}, Model: "m", Concurrency: 2}, at(0, 0, 0), rec)
+	_, err := Run(t.Context(), Config{Endpoint: Endpoint{URL: url}, Model: "m", Concurrency: 2}, at(0, 0, 0), rec)
 	if err != nil || len(rec.samples) != 3 || rec.samples[2].Error != "refused" {
 		t.Errorf("%+v, %v", rec.samples, err)
 	}
