@@ -161,7 +161,7 @@ func TestExamineFleet(t *testing.T) {
 	pong := func(state string, epoch uint64) engine.Pong {
 		return engine.Pong{LoadReport: engine.LoadReport{State: state, Epoch: epoch}}
 	}
-	nowhere := "tcp://" + fixturetest.UnusedAddr(t)
+	nowhere := "tcp://" + fixturetest.ReserveAddr(t)
 	put(1, "backend", answerAt(t, plane, pong(engine.StateReady, began)), same)
 	put(2, "backend", answerAt(t, plane, pong(engine.StateReady, began)), func(c *engine.Card) { c.ContextLength = 99 })
 	put(3, "backend", nowhere, same)
@@ -257,7 +257,7 @@ func testSnapshots(t *testing.T, conn *nats.Conn, examine func() []Finding) {
 
 // TestExamineWithoutServer: a missing NATS server is a failure, except for the process that would embed it.
 func TestExamineWithoutServer(t *testing.T) {
-	addr := fixturetest.UnusedAddr(t)
+	addr := fixturetest.ReserveAddr(t)
 	found := Examine(t.Context(), Examination{Config: enginemocktest.LoadSettings(t, config.Frontend, "NATS=nats://user:hidden@"+addr, "HTTP_ADDR=127.0.0.1:0")})
 	checkFinding(t, found, "nats", CheckFail, "check that a NATS server runs there")
 	if b, err := json.Marshal(found); err != nil || strings.Contains(string(b), "hidden") {
@@ -527,7 +527,7 @@ func TestExamineOldNATS(t *testing.T) {
 
 // TestExamineDeafEventPlane: a process that is registered but cannot be reached is named.
 func TestExamineDeafEventPlane(t *testing.T) {
-	addr := fixturetest.UnusedAddr(t)
+	addr := fixturetest.ReserveAddr(t)
 	cfg := enginemocktest.LoadSettings(t, config.Frontend, "DISCOVERY=static", "STATIC_WORKERS=tcp://"+addr, "EVENT_PLANE=zmq", "EVENT_PEERS="+addr, "HTTP_ADDR=127.0.0.1:0")
 	found := Examine(t.Context(), Examination{Config: cfg})
 	checkFinding(t, found, "events at tcp://"+addr, CheckFail, "")

@@ -7,44 +7,53 @@ import (
 	"testing"
 )
 
-// UnusedAddr returns a TCP address of this machine, HOST:PORT, which is one of UnusedPorts.
-func UnusedAddr(t testing.TB) string {
+// ReserveAddr returns an address, HOST:PORT, at which nothing listens until the test does, also again; see ReservePorts.
+func ReserveAddr(t testing.TB) string {
 	t.Helper()
-	host, port := UnusedPorts(t, 1)
+	host, port := ReservePorts(t, 1)
 	return fmt.Sprintf("%s:%d", host, port)
 }
 
-// UnusedPorts returns the first of count consecutive TCP ports of a host, which is this machine. Nothing listens at them
-// until the test does, and no other process gets them meanwhile, as it might get ports which had just been closed: until
-// the end of the test they are held at 127.0.0.1, and host is 127.0.0.2, where no port is picked at random.
-func UnusedPorts(t testing.TB, count int) (host string, first int) {
+// ReservePorts returns the first of n TCP ports in a row of a host, which is this machine. Nothing listens there until
+// the test does. The system gives them to no other process, as it would those of a listener which was closed: until the
+// end of the test they are in use at 127.0.0.1, and host is 127.0.0.2, where it chooses no port by itself. Systems other
+// than Linux do not have that address: there the ports are only free at the moment.
+func ReservePorts(t testing.TB, n int) (host string, first int) {
 	t.Helper()
 	for {
-		held := make([]net.Listener, 0, count)
-		closeAll := func() {
-			for _, l := range held {
-				_ = l.Close()
-			}
-		}
-		for next := 0; len(held) < count; next = first + len(held) {
-			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", next))
-			if err != nil {
-				break
-			}
-			held = append(held, l)
+		held := holdPorts(t, n)
+		if len(held) == n {
 			first = held[0].Addr().(*net.TCPAddr).Port
-		}
-		switch {
-		case len(held) == 0:
-			t.Fatal("no port is free")
-		case len(held) < count:
-			closeAll()
-		case runtime.GOOS != "linux": // others have no further address of this kind
-			closeAll()
-			return "127.0.0.1", first
-		default:
-			t.Cleanup(closeAll)
+			if runtime.GOOS != "linux" {
+				closeAll(held)
+				return "127.0.0.1", first
+			}
+			t.Cleanup(func() { closeAll(held) })
 			return "127.0.0.2", first
 		}
+		closeAll(held)
+	}
+}
+
+// holdPorts listens at n ports in a row, or at fewer if another process has one of them.
+func holdPorts(t testing.TB, n int) (held []net.Listener) {
+	t.Helper()
+	for next := 0; len(held) < n; {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", next))
+		if err != nil && len(held) == 0 {
+			t.Fatal(err)
+		}
+		if err != nil {
+			break
+		}
+		held = append(held, l)
+		next = l.Addr().(*net.TCPAddr).Port + 1
+	}
+	return held
+}
+
+func closeAll(listeners []net.Listener) {
+	for _, l := range listeners {
+		_ = l.Close()
 	}
 }

@@ -37,7 +37,7 @@ func TestBulkTap(t *testing.T) {
 	tap := newBulkTap()
 	t.Cleanup(tap.closeAll)
 	owner := echo(t, "")
-	addr := fixturetest.UnusedAddr(t)
+	addr := fixturetest.ReserveAddr(t)
 	if err := tap.listen(addr, owner.Addr().String(), 7); err != nil {
 		t.Fatal(err)
 	}

@@ -116,7 +116,7 @@ func TestCut(t *testing.T) {
 // through unchanged.
 func TestBalancer(t *testing.T) {
 	a, b := echo(t, "a"), echo(t, "b")
-	lb, err := newConnBalancer("127.0.0.1:0", a.Addr().String(), fixturetest.UnusedAddr(t), b.Addr().String())
+	lb, err := newConnBalancer("127.0.0.1:0", a.Addr().String(), fixturetest.ReserveAddr(t), b.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}

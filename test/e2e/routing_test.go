@@ -322,7 +322,7 @@ func same(t *testing.T, least int, processes ...*process) {
 // server was away while requests went on, and after it came back with requests.
 func TestIndexersSync(t *testing.T) {
 	t.Parallel()
-	cfg := natsd.Config{DataDir: t.TempDir(), Listen: fixturetest.UnusedAddr(t)} // which it has the next time too
+	cfg := natsd.Config{DataDir: t.TempDir(), Listen: fixturetest.ReserveAddr(t)} // which it has the next time too
 	server, err := natsd.Start(cfg)
 	if err != nil {
 		t.Fatal(err)

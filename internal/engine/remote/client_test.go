@@ -80,7 +80,7 @@ func TestClosedConnection(t *testing.T) {
 }
 
 func TestUnreachable(t *testing.T) {
-	at := "http://" + fixturetest.UnusedAddr(t)
+	at := "http://" + fixturetest.ReserveAddr(t)
 	_, err := clientOf(t, at).Do(t.Context(), &Call{Path: "/x"})
 	wantFault(t, "nobody listens", err, fault.Unavailable, "see whether it runs")
 

@@ -226,7 +226,7 @@ func TestSeeds(t *testing.T) {
 // TestDownAndUp checks that calls fail at once while an engine does not answer, and are served when it
 // answers again.
 func TestDownAndUp(t *testing.T) {
-	addr := fixturetest.UnusedAddr(t)
+	addr := fixturetest.ReserveAddr(t)
 	asked := make(chan bool, 100)
 	b := base(t, "http://"+addr, func(c *Config) {
 		c.CheckAlive = func(ctx context.Context) error {

@@ -145,7 +145,7 @@ func TestFailures(t *testing.T) {
 }
 
 func TestRefused(t *testing.T) {
-	url := "http://" + fixturetest.UnusedAddr(t)
+	url := "http://" + fixturetest.ReserveAddr(t)
 	rec := &record{}
 	_, err := Run(t.Context(), Config{Endpoint: Endpoint{URL: url}, Model: "m", Concurrency: 2}, at(0, 0, 0), rec)
 	if err != nil || len(rec.samples) != 3 || rec.samples[2].Error != "refused" {

@@ -38,7 +38,7 @@ type natsFleet struct {
 }
 
 func startNATSFleet(t *testing.T) *natsFleet {
-	f := &natsFleet{t: t, cfg: natsd.Config{DataDir: t.TempDir(), Listen: fixturetest.ReservePorts(t, 1).String()}, told: make(signals, 1), calls: rpc.NewMemPlane(), metrics: obs.NewMetrics()}
+	f := &natsFleet{t: t, cfg: natsd.Config{DataDir: t.TempDir(), Listen: fixturetest.ReserveAddr(t)}, told: make(signals, 1), calls: rpc.NewMemPlane(), metrics: obs.NewMetrics()}
 	f.serve()
 	t.Cleanup(func() {
 		if err := f.server.Close(); err != nil {

@@ -145,7 +145,8 @@ func (r *zmqReader) replay(from uint64) (records []embfeed.EventRecord) {
 // TestEmbeddingEventsOverZMQ: a subscriber gets each event once and in order, what it missed by a replay, and what is no
 // longer kept by a description. It depends on no event plane: here that fails.
 func TestEmbeddingEventsOverZMQ(t *testing.T) {
-	ep := zmtp.EndpointOf(net.TCPAddrFromAddrPort(fixturetest.ReservePorts(t, 2)))
+	host, port := fixturetest.ReservePorts(t, 2)
+	ep := zmtp.EndpointOf(&net.TCPAddr{IP: net.ParseIP(host), Port: port})
 	published := make(chan struct{})
 	cache := &publishedCache{newEmbeddingCache(watch.MinBacklog), sync.OnceFunc(func() { close(published) })}
 	cache.toggle(1)
