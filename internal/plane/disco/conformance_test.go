@@ -11,6 +11,9 @@ import (
 	"penstock/internal/plane/natsd/natsdtest"
 )
 
+// ttl is longer than any part of the suite takes.
+const ttl = 10 * time.Minute
+
 func TestMem(t *testing.T) {
 	discotest.Run(t, func(*testing.T) disco.Registry { return disco.NewMemRegistry() })
 }
@@ -47,7 +50,7 @@ func TestFileBetweenProcesses(t *testing.T) {
 
 func openFile(t *testing.T, dir string) *disco.FileRegistry {
 	t.Helper()
-	r, err := disco.NewFileRegistry(disco.FileConfig{Dir: dir, TTL: 2 * time.Second, Interval: 5 * time.Millisecond})
+	r, err := disco.NewFileRegistry(disco.FileConfig{Dir: dir, TTL: ttl, Interval: 5 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +70,7 @@ func openNATS(t *testing.T, cfg natsd.Config) disco.Registry {
 			t.Error(err)
 		}
 	})
-	r, err := disco.NewNATSRegistry(natsdtest.Connect(t, s), disco.NATSRegistryConfig{TTL: 2 * time.Second})
+	r, err := disco.NewNATSRegistry(natsdtest.Connect(t, s), disco.NATSRegistryConfig{TTL: ttl})
 	if err != nil {
 		t.Fatal(err)
 	}

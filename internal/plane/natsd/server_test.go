@@ -127,7 +127,7 @@ func TestListen(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	if err := nc.Flush(); err != nil {
+	if err := nc.FlushWithContext(fixturetest.PatientContext(t)); err != nil {
 		t.Error(err)
 	}
 }

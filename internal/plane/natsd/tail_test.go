@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -123,6 +124,7 @@ func TestTailCatchesUpWithTheRemoved(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(fixturetest.PatientContext(t))
 	r := newTailReader("S", cons, nil, cancel)
+	r.checkInterval = 10 * time.Millisecond
 	if err := r.readMessages(ctx, f.nc); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want that of caughtUp's cancellation", err)
 	}
@@ -163,6 +165,7 @@ func TestTailInterrupted(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // two of them wait for a check
 			f := newFixture(t)
 			err := Tail(fixturetest.PatientContext(t), f.nc, f.js, "S", TailStart{Subjects: []string{"s.*"}, Seq: 1}, func(Msg) error { return nil }, func() {
 				if err := breakIt(t, f); err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/internal/fixturetest"
 	"penstock/internal/plane/disco"
 )
 
@@ -80,7 +81,7 @@ func testUpdate(t *testing.T, r disco.Registry) {
 	w := startWatch(t, r, disco.KindWorker)
 	w.awaitSet("1/7@a")
 	for _, addr := range []string{"b", "c", "d"} {
-		if err := l.Update(t.Context(), newWorker(1, 7, addr)); err != nil {
+		if err := l.Update(fixturetest.PatientContext(t), newWorker(1, 7, addr)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -88,12 +89,12 @@ func testUpdate(t *testing.T, r disco.Registry) {
 	n := len(w.recordedSets())
 	// An update without changes calls no sink. The second update shows that the first had its
 	// chance.
-	if err := l.Update(t.Context(), newWorker(1, 7, "d")); err != nil {
+	if err := l.Update(fixturetest.PatientContext(t), newWorker(1, 7, "d")); err != nil {
 		t.Fatal(err)
 	}
 	in := newWorker(1, 7, "d")
 	in.Meta = []byte("m")
-	if err := l.Update(t.Context(), in); err != nil {
+	if err := l.Update(fixturetest.PatientContext(t), in); err != nil {
 		t.Fatal(err)
 	}
 	w.awaitSets(n + 1)
@@ -119,7 +120,7 @@ func testUpdateOfAnother(t *testing.T, r disco.Registry) {
 	other := newWorker(1, 7, "x")
 	other.Kind = disco.KindRouter
 	for _, in := range []disco.Instance{newWorker(2, 7, "x"), newWorker(1, 8, "x"), other} {
-		if err := l.Update(t.Context(), in); fault.CodeOf(err) != fault.Invalid {
+		if err := l.Update(fixturetest.PatientContext(t), in); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("update to %+v: error %v, want Invalid", in, err)
 		}
 	}
@@ -139,7 +140,7 @@ func testRelease(t *testing.T, r disco.Registry) {
 		t.Error("a lease that was released, and not replaced, is lost")
 	default:
 	}
-	if err := l.Update(t.Context(), newWorker(1, 1, "c")); fault.CodeOf(err) != fault.Conflict {
+	if err := l.Update(fixturetest.PatientContext(t), newWorker(1, 1, "c")); fault.CodeOf(err) != fault.Conflict {
 		t.Errorf("update after release: error %v, want Conflict", err)
 	}
 	startWatch(t, r, disco.KindWorker).awaitSet("2/1@b")
@@ -162,7 +163,7 @@ func testHigherEpoch(t *testing.T, r disco.Registry) {
 	w.awaitSet("1/1@old")
 	registerInstance(t, r, newWorker(1, 2, "new"))
 	w.awaitSet("1/2@new")
-	if err := old.Update(t.Context(), newWorker(1, 1, "older")); fault.CodeOf(err) != fault.Conflict {
+	if err := old.Update(fixturetest.PatientContext(t), newWorker(1, 1, "older")); fault.CodeOf(err) != fault.Conflict {
 		t.Errorf("update by the old life: error %v, want Conflict", err)
 	}
 	awaitLost(t, old)
@@ -189,7 +190,7 @@ func awaitLost(t *testing.T, l disco.Lease) {
 func testLowerEpoch(t *testing.T, r disco.Registry) {
 	registerInstance(t, r, newWorker(1, 5, "a"))
 	for _, epoch := range []uint64{0, 4, 5} {
-		if _, err := r.Register(t.Context(), newWorker(1, epoch, "b")); fault.CodeOf(err) != fault.Conflict {
+		if _, err := r.Register(fixturetest.PatientContext(t), newWorker(1, epoch, "b")); fault.CodeOf(err) != fault.Conflict {
 			t.Errorf("epoch %d: error %v, want Conflict", epoch, err)
 		}
 	}
@@ -198,7 +199,7 @@ func testLowerEpoch(t *testing.T, r disco.Registry) {
 
 func testLateWatcher(t *testing.T, r disco.Registry) {
 	l := registerInstance(t, r, newWorker(1, 1, "a"))
-	if err := l.Update(t.Context(), newWorker(1, 1, "b")); err != nil {
+	if err := l.Update(fixturetest.PatientContext(t), newWorker(1, 1, "b")); err != nil {
 		t.Fatal(err)
 	}
 	gone := registerInstance(t, r, newWorker(2, 1, "gone"))
@@ -232,7 +233,7 @@ func testSinkKeeps(t *testing.T, r disco.Registry) {
 		}
 		in := newWorker(1, 1, "b")
 		in.Meta = []byte("meta")
-		if err := l.Update(t.Context(), in); err != nil {
+		if err := l.Update(fixturetest.PatientContext(t), in); err != nil {
 			t.Error(err)
 		}
 	})
@@ -268,16 +269,16 @@ func testContextEnds(t *testing.T, r disco.Registry) {
 func testRefused(t *testing.T, r disco.Registry) {
 	huge := newWorker(1, 1, "a")
 	huge.Meta = make([]byte, disco.MaxRecord)
-	if _, err := r.Register(t.Context(), huge); fault.CodeOf(err) != fault.TooLarge {
+	if _, err := r.Register(fixturetest.PatientContext(t), huge); fault.CodeOf(err) != fault.TooLarge {
 		t.Errorf("a huge record: error %v, want TooLarge", err)
 	}
-	if _, err := r.Register(t.Context(), newWorker(kv.MaxWorkerID+1, 1, "a")); fault.CodeOf(err) != fault.Invalid {
+	if _, err := r.Register(fixturetest.PatientContext(t), newWorker(kv.MaxWorkerID+1, 1, "a")); fault.CodeOf(err) != fault.Invalid {
 		t.Errorf("a huge id: error %v, want Invalid", err)
 	}
 	for _, kind := range []disco.Kind{"", "a.b", "*", ">", "a b", "é", disco.Kind(strings.Repeat("k", 65))} {
 		in := newWorker(1, 1, "a")
 		in.Kind = kind
-		if _, err := r.Register(t.Context(), in); fault.CodeOf(err) != fault.Invalid {
+		if _, err := r.Register(fixturetest.PatientContext(t), in); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("kind %q: Register returned %v, want Invalid", kind, err)
 		}
 		err := r.Watch(t.Context(), kind, func([]disco.Instance) { t.Errorf("kind %q has instances", kind) })
@@ -286,12 +287,12 @@ func testRefused(t *testing.T, r disco.Registry) {
 		}
 	}
 	l := registerInstance(t, r, newWorker(1, 1, "a"))
-	if err := l.Update(t.Context(), huge); fault.CodeOf(err) != fault.TooLarge {
+	if err := l.Update(fixturetest.PatientContext(t), huge); fault.CodeOf(err) != fault.TooLarge {
 		t.Errorf("update to a huge record: error %v, want TooLarge", err)
 	}
 	large := newWorker(1, 1, "large")
 	large.Meta = make([]byte, disco.MaxRecord*3/4-1<<10)
-	if err := l.Update(t.Context(), large); err != nil {
+	if err := l.Update(fixturetest.PatientContext(t), large); err != nil {
 		t.Error(err)
 	}
 	startWatch(t, r, disco.KindWorker).awaitSet("1/1@large")
@@ -314,7 +315,7 @@ func testMany(t *testing.T, r disco.Registry) {
 		wg.Wait()
 	}
 	each(func(i int) (err error) {
-		leases[i], err = r.Register(t.Context(), newWorker(kv.WorkerID(i), 1, "a"))
+		leases[i], err = r.Register(fixturetest.PatientContext(t), newWorker(kv.WorkerID(i), 1, "a"))
 		return err
 	})
 	if t.Failed() {
@@ -330,12 +331,12 @@ func testMany(t *testing.T, r disco.Registry) {
 	w.awaitSet(strings.Join(all, " "))
 	each(func(i int) error {
 		if i%2 == 0 {
-			return leases[i].Release(t.Context())
+			return leases[i].Release(fixturetest.PatientContext(t))
 		}
 		return nil
 	})
 	w.awaitSet(strings.Join(half, " "))
-	each(func(i int) error { return leases[i].Release(t.Context()) })
+	each(func(i int) error { return leases[i].Release(fixturetest.PatientContext(t)) })
 	w.awaitSet("")
 }
 
@@ -347,7 +348,7 @@ func testOneWinner(t *testing.T, r disco.Registry) {
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() {
-			l, err := r.Register(t.Context(), newWorker(1, uint64(i), fmt.Sprint("life", i)))
+			l, err := r.Register(fixturetest.PatientContext(t), newWorker(1, uint64(i), fmt.Sprint("life", i)))
 			if err != nil && (fault.CodeOf(err) != fault.Conflict || i == n-1) {
 				t.Errorf("epoch %d: %v", i, err)
 			}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"penstock/core/kv"
+	"penstock/internal/fixturetest"
 	"penstock/internal/plane/disco"
 )
 
@@ -106,7 +107,7 @@ func newWorker(id kv.WorkerID, epoch uint64, addr string) disco.Instance {
 // registerInstance registers in until the end of the test.
 func registerInstance(t *testing.T, r disco.Registry, in disco.Instance) disco.Lease {
 	t.Helper()
-	l, err := r.Register(t.Context(), in)
+	l, err := r.Register(fixturetest.PatientContext(t), in)
 	if err != nil {
 		t.Fatalf("register %d: %v", in.ID, err)
 	}
@@ -122,7 +123,7 @@ func registerInstance(t *testing.T, r disco.Registry, in disco.Instance) disco.L
 
 func releaseLease(t *testing.T, l disco.Lease) {
 	t.Helper()
-	if err := l.Release(t.Context()); err != nil {
+	if err := l.Release(fixturetest.PatientContext(t)); err != nil {
 		t.Fatalf("release: %v", err)
 	}
 }
