@@ -132,7 +132,7 @@ func TestAddressedWorkerIsSlow(t *testing.T) {
 		empty := r.prefills[0].fill()
 		r.loads[1] = 9000 // it seems to be the better one
 		if q != nil {     // it is busy with jobs of the queue, too
-			defer r.prefills[0].standBy()()
+			defer r.prefills[0].holdBack()()
 		}
 		req := newRequest(1, 400, 5)
 		o := r.expect(req, r.start(r.ctx, req))

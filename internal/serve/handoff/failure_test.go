@@ -61,7 +61,7 @@ func TestPrefillWorkerDies(t *testing.T) {
 				r := newRig(t, rigConfig{blocks: []int{16, 64, 64}[:2+others], queue: q})
 				first, resume := r.prefills[0], func() {}
 				if others == 1 {
-					resume = r.prefills[1].standBy()
+					resume = r.prefills[1].holdBack()
 				}
 				stage.stop(first, func() { first.kill(); resume() }, first.killed)
 				req := newRequest(1, large, 5)
@@ -85,7 +85,7 @@ func TestPrefillWorkerDiesWithJobs(t *testing.T) {
 			r := newRig(t, rigConfig{blocks: []int{16, 64, 64}[:2+others], queue: q})
 			first, resume := r.prefills[0], func() {}
 			if others == 1 {
-				resume = r.prefills[1].standBy()
+				resume = r.prefills[1].holdBack()
 			}
 			first.calls.beforeCall(engine.MethodPull, func() { first.kill(); resume() })
 			req := newRequest(1, large, 5)
@@ -106,7 +106,7 @@ func TestPrefillWorkerStands(t *testing.T) {
 	for _, stage := range stages {
 		eachWay(t, stage.name, func(t *testing.T, q bus.Queue) {
 			r := newRig(t, rigConfig{blocks: []int{16, 64, 64}, queue: q})
-			first, resume, goOn := r.prefills[0], r.prefills[1].standBy(), make(chan struct{})
+			first, resume, goOn := r.prefills[0], r.prefills[1].holdBack(), make(chan struct{})
 			awake := make(chan func(), 1)
 			stage.stop(first, func() {
 				first.calls.blockCalls(engine.MethodProgress)
@@ -143,7 +143,7 @@ func TestEngineStands(t *testing.T) {
 	for _, stage := range stages {
 		eachWay(t, stage.name, func(t *testing.T, q bus.Queue) {
 			r := newRig(t, rigConfig{blocks: []int{16, 64, 64}, queue: q})
-			first, resume, goOn := r.prefills[0], r.prefills[1].standBy(), make(chan struct{})
+			first, resume, goOn := r.prefills[0], r.prefills[1].holdBack(), make(chan struct{})
 			stage.stop(first, func() { first.standBy(); resume() }, goOn)
 			req := newRequest(1, large, 5)
 			if o := r.expect(req, r.start(r.ctx, req)); !isRemote(o) || o.Jobs != 2 || o.Took > testHandoff.Silence+3*time.Second {
@@ -181,7 +181,7 @@ func TestLateWriter(t *testing.T) {
 	eachWay(t, "in mid-transfer", func(t *testing.T, q bus.Queue) {
 		r := newRig(t, rigConfig{blocks: []int{16, 64, 64}, queue: q})
 		first, second, goOn, written := r.prefills[0], r.prefills[1], make(chan struct{}), make(chan error, 1)
-		resume := second.standBy()
+		resume := second.holdBack()
 		first.bulk.deaf = true
 		first.bulk.during = sync.OnceFunc(func() {
 			first.calls.blockCalls(engine.MethodProgress)
@@ -209,7 +209,7 @@ func TestPrefillWorkerStops(t *testing.T) {
 	for _, stage := range stages {
 		eachWay(t, stage.name, func(t *testing.T, q bus.Queue) {
 			r := newRig(t, rigConfig{blocks: []int{16, 64, 64}, queue: q})
-			first, resume, goOn, stopped := r.prefills[0], r.prefills[1].standBy(), make(chan struct{}), make(chan struct{})
+			first, resume, goOn, stopped := r.prefills[0], r.prefills[1].holdBack(), make(chan struct{}), make(chan struct{})
 			stage.stop(first, func() {
 				go func() { first.stop(); close(stopped) }()
 				resume()
@@ -263,7 +263,7 @@ func TestDecodeCancels(t *testing.T) {
 func TestCancelInQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, rigConfig{blocks: []int{16, 64}, queue: newQueue(t)})
-		resume := r.prefills[0].standBy()
+		resume := r.prefills[0].holdBack()
 		ctx, cancel := context.WithCancel(r.ctx)
 		done := r.start(ctx, newRequest(1, large, 5))
 		synctest.Wait()
@@ -299,7 +299,7 @@ func TestReferences(t *testing.T) {
 		q := newQueue(t)
 		r := newRig(t, rigConfig{blocks: []int{16, 64}, queue: q})
 		n := r.prefills[0]
-		resume := n.standBy()
+		resume := n.holdBack()
 		req := newRequest(1, 400, 5)
 		done := r.start(r.ctx, req)
 		synctest.Wait()
@@ -415,7 +415,7 @@ func TestUnknownDecodeWorker(t *testing.T) {
 func TestStopReturnsJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, rigConfig{blocks: []int{16, 64, 64}, queue: newQueue(t)})
-		first, resume, stopped := r.prefills[0], r.prefills[1].standBy(), make(chan struct{})
+		first, resume, stopped := r.prefills[0], r.prefills[1].holdBack(), make(chan struct{})
 		first.calls.blockCalls(engine.MethodPull)
 		first.calls.blockCalls(engine.MethodProgress)
 		first.calls.beforeCall(engine.MethodPull, func() {
@@ -661,7 +661,7 @@ func TestNeverReachedMemory(t *testing.T) {
 	eachWay(t, "one of two", func(t *testing.T, q bus.Queue) {
 		const reachWait = 3 * time.Second
 		r := newRig(t, rigConfig{blocks: []int{16, 64, 64}, queue: q, prefill: func(c *PrefillWorkerConfig) { c.ReachWait = reachWait }})
-		first, resume := r.prefills[0], r.prefills[1].standBy()
+		first, resume := r.prefills[0], r.prefills[1].holdBack()
 		first.bulk.opening = func() error {
 			first.standBy()
 			resume()
@@ -826,7 +826,7 @@ func TestJobAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(t)
 		r := newRig(t, rigConfig{blocks: []int{16, 64}, queue: q})
-		resume := r.prefills[0].standBy()
+		resume := r.prefills[0].holdBack()
 		req := newRequest(1, 400, 5)
 		done := r.start(r.ctx, req)
 		synctest.Wait()

@@ -387,6 +387,14 @@ func (n *prefillNode) standBy() (resume func()) {
 	return func() { n.queue.Set(bustest.QueueFaults{}) }
 }
 
+// holdBack is standBy, for the goroutine of a test. It returns when a pull which waited, and
+// could still get a job, has ended.
+func (n *prefillNode) holdBack() (resume func()) {
+	resume = n.standBy()
+	synctest.Wait()
+	return resume
+}
+
 // rig is a decode worker and prefill workers in one process.
 type rig struct {
 	t        *testing.T

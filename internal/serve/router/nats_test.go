@@ -95,26 +95,9 @@ func TestRemovesKilledRouters(t *testing.T) {
 	}
 	killed.Close() // nothing refreshes its lease any more
 
-	registry, err := disco.NewNATSRegistry(nc, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer registry.Close()
-	planes := router.Planes{Bus: bus.NewMemBus(), Archive: bus.NewMemArchive(), Registry: registry}
-	r, err := router.New(router.Config{}, planes, nil, obs.NewMetrics(), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	// The removal is watched before it can happen: the server forgets it after a while.
 	ctx, stop := context.WithTimeout(t.Context(), fixturetest.TimeLeft(t))
-	ran := make(chan error, 1)
-	go func() { ran <- r.Run(ctx) }()
-	defer func() {
-		stop()
-		if err := <-ran; err != nil {
-			t.Error(err)
-		}
-	}()
-
+	defer stop()
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
@@ -128,6 +111,26 @@ func TestRemovesKilledRouters(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer changes.Stop()
+
+	registry, err := disco.NewNATSRegistry(nc, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer registry.Close()
+	planes := router.Planes{Bus: bus.NewMemBus(), Archive: bus.NewMemArchive(), Registry: registry}
+	r, err := router.New(router.Config{}, planes, nil, obs.NewMetrics(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ran := make(chan error, 1)
+	go func() { ran <- r.Run(ctx) }()
+	defer func() {
+		stop()
+		if err := <-ran; err != nil {
+			t.Error(err)
+		}
+	}()
+
 	for {
 		select {
 		case e := <-changes.Updates():
