@@ -7,8 +7,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
+	"penstock/internal/fixturetest"
 	"penstock/internal/node"
 )
 
@@ -41,7 +41,7 @@ func TestLogWithoutScreen(t *testing.T) {
 		{"sim", "--http-addr", "127.0.0.1:0"},
 	} {
 		for _, format := range []string{"text", "json"} {
-			ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, stop := context.WithTimeout(t.Context(), fixturetest.TimeLeft(t))
 			log := &until{text: map[string]string{"text": "msg=serving ", "json": `"msg":"serving"`}[format], found: stop}
 			cmd := newRootCommand()
 			cmd.SetArgs(append(command, "--log-format", format))

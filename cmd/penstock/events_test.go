@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"penstock/internal/fixturetest"
 )
 
 func TestPrintEventWithLabels(t *testing.T) {
@@ -78,8 +80,8 @@ func TestEventsSaysThatItWaits(t *testing.T) {
 		select {
 		case <-errs.come: // no event before that
 		case <-r.Context().Done():
-		case <-time.After(10 * time.Second):
-			t.Error("nothing was said in 10 s")
+		case <-time.After(fixturetest.TimeLeft(t)):
+			t.Error("nothing was said")
 		}
 		_, _ = w.Write([]byte("data: {\"worker_id\":7,\"kind\":\"stored\",\"outcome\":\"apply\",\"tier\":\"device\"}\n\n"))
 	})

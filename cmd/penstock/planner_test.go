@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"penstock/internal/config"
+	"penstock/internal/fixturetest"
 	"penstock/internal/node"
 )
 
@@ -76,9 +77,8 @@ func (w writerFunc) Write(p []byte) (int, error) { return w(p) }
 
 // TestPlannerStarts: plan waits for a planner which was started just before and does not listen yet.
 func TestPlannerStarts(t *testing.T) {
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) }))
-	addr := server.Listener.Addr().String()
-	server.Listener.Close()
+	server := &httptest.Server{Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) })}}
+	addr := fixturetest.UnusedAddr(t)
 	said := ""
 	listen := func(p []byte) (int, error) {
 		said += string(p)

@@ -10,6 +10,7 @@ import (
 	"penstock/internal/node/engines"
 
 	"penstock/internal/engine"
+	"penstock/internal/fixturetest"
 	"penstock/internal/node"
 )
 
@@ -104,7 +105,7 @@ func TestLimitsAtStart(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	late := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() })
+	late := time.AfterFunc(fixturetest.TimeLeft(t), func() { _ = cmd.Process.Kill() })
 	defer late.Stop()
 	_ = cmd.Wait() // it was stopped
 	if said := log.all.String(); !strings.Contains(said, `detail="a process may have 512 files open, and`) || !strings.Contains(said, `remedy="raise it before the start: ulimit -n`) {

@@ -271,7 +271,7 @@ func TestEnginesThatCannotBeServed(t *testing.T) {
 func TestNoEngineAnswers(t *testing.T) {
 	a := enginemocktest.StartFakeEngine(t, "m", "")
 	a.Loading.Store(true)
-	_, _, err := startUpWithStubs(t, &enginemocktest.Stubs{}, "ENGINE=vllm="+a.URL, "ENGINE_WAIT=1s")
+	_, _, err := startUpWithStubs(t, &enginemocktest.Stubs{}, "ENGINE=vllm="+a.URL, "ENGINE_WAIT=1ms")
 	if !errors.Is(err, config.ErrNotReady) || !strings.Contains(err.Error(), "vllm="+a.URL+": loading (503)") {
 		t.Errorf("%v", err)
 	}
@@ -280,7 +280,7 @@ func TestNoEngineAnswers(t *testing.T) {
 // TestEngineIsStillOpened: the error of a start says of an engine which answers that it is being opened.
 func TestEngineIsStillOpened(t *testing.T) {
 	a := enginemocktest.StartFakeEngine(t, "m", "")
-	cfg := enginemocktest.LoadSettings(t, config.Up, "ENGINE=vllm="+a.URL, "HTTP_ADDR=127.0.0.1:0", "ENGINE_WAIT=1s")
+	cfg := enginemocktest.LoadSettings(t, config.Up, "ENGINE=vllm="+a.URL, "HTTP_ADDR=127.0.0.1:0", "ENGINE_WAIT=1ms")
 	log := &enginemocktest.LogBuffer{}
 	err := runRole(t.Context(), cfg, log, func(p *process) role {
 		p.supervision.OpenAdapter = func(ctx context.Context, _ *config.RemoteEngine, _, _ int, _ string, _ *engines.RemoteModel, _ *slog.Logger) (engine.Engine, error) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -15,6 +14,7 @@ import (
 
 	"penstock/internal/config"
 	"penstock/internal/enginemock"
+	"penstock/internal/fixturetest"
 )
 
 // cachedTokens asks for a completion of a prompt and returns the worker that answered, how many tokens were
@@ -43,33 +43,6 @@ func cachedTokens(t *testing.T, url, prompt string) (worker string, cached, expe
 	}
 	expected, _ = strconv.Atoi(resp.Header.Get("x-penstock-overlap-blocks"))
 	return resp.Header.Get("x-penstock-worker"), answer.Usage.Details.Cached, expected
-}
-
-// freePorts returns the first of count consecutive ports which were free a moment ago.
-func freePorts(t *testing.T, count int) int {
-	t.Helper()
-	for {
-		held := make([]net.Listener, 0, count)
-		for at := "127.0.0.1:0"; len(held) < count; {
-			ln, err := net.Listen("tcp", at)
-			if err != nil {
-				break
-			}
-			held = append(held, ln)
-			at = fmt.Sprintf("127.0.0.1:%d", held[0].Addr().(*net.TCPAddr).Port+len(held))
-		}
-		for _, ln := range held {
-			if err := ln.Close(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if len(held) == count {
-			return held[0].Addr().(*net.TCPAddr).Port
-		}
-		if len(held) == 0 {
-			t.Fatal("no port is free")
-		}
-	}
 }
 
 // knownBlocks is how many blocks of a prompt the router knows at the worker that it would choose.
@@ -170,8 +143,8 @@ func TestInFrontOfMimics(t *testing.T) {
 		{"vllm", enginemock.VLLM, 2, nil},
 		{"vllm of last year", enginemock.VLLMLegacy, 2, nil},
 		{"vllm with two ranks", enginemock.VLLM, 1, func(c *enginemock.Config) {
-			port := freePorts(t, 4)
-			c.Ranks, c.KVEvents, c.KVReplay = 2, fmt.Sprintf("tcp://127.0.0.1:%d", port), fmt.Sprintf("tcp://127.0.0.1:%d", port+2)
+			host, port := fixturetest.UnusedPorts(t, 4)
+			c.Ranks, c.KVEvents, c.KVReplay = 2, fmt.Sprintf("tcp://%s:%d", host, port), fmt.Sprintf("tcp://%s:%d", host, port+2)
 		}},
 		{"sglang", enginemock.SGLang, 2, nil},
 		{"trtllm with pulled events", enginemock.TRTLLM, 2, nil},

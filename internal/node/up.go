@@ -114,13 +114,18 @@ func (u *upRole) awaitReady(ctx context.Context) error {
 	defer cancel()
 	model := u.model.Card().Name
 	err := backoff.Poll(ctx, time.Millisecond, func() bool {
-		return u.frontend.WorkerCount(model) >= u.cfg.Engine.Workers && len(u.router.Catalog().Current().Workers) >= len(u.workers)
+		return u.frontend.WorkerCount(model) >= u.cfg.Engine.Workers && len(u.router.Catalog().Current().Workers) >= len(u.workers) && u.areEncodersKnown()
 	})
 	if err == config.ErrNotReady {
 		return fmt.Errorf("%w: of %d workers the frontend sees %d after %v; the log says more with --log-level debug",
 			config.ErrNotReady, u.cfg.Engine.Workers, u.frontend.WorkerCount(model), limit)
 	}
 	return err
+}
+
+// areEncodersKnown reports whether the workers can ask the encode workers of this process: they watch discovery themselves.
+func (u *upRole) areEncodersKnown() bool {
+	return u.cfg.Engine.EncodeWorkers == 0 || u.encoders == nil || u.encoders.HasEncoders()
 }
 
 // startTimeout bounds the start: simulated engines have their simulated startup in addition.

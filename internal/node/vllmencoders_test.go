@@ -59,6 +59,14 @@ func TestEncodedByVLLM(t *testing.T) {
 	if r.Workers != 1 || r.EncodeWorkers != 1 || len(r.Engines) != 2 || r.Engines[1].Role != "encode" {
 		t.Fatalf("%+v\n%s", r, log)
 	}
+	// The consumer's adapter watches discovery itself: it may not know the producer yet.
+	shade := uint8(100)
+	waitFor(t, func() bool {
+		before := producer.ECStats().Encoded
+		shade++
+		showSquares(t, r.URL, shade)
+		return producer.ECStats().Encoded > before
+	})
 	// The start checks show both of them a picture. The consumer encodes it if it is first.
 	first, started := producer.ECStats().Encoded, consumer.ECStats()
 	expect := func(what string, encoded int, want enginemock.ECStats) {
@@ -91,7 +99,7 @@ func TestOtherModelEncodes(t *testing.T) {
 	store := t.TempDir()
 	taking, _ := startSharing(t, enginemock.ECConsumer, store, "penstock-sim")
 	giving, _ := startSharing(t, enginemock.ECProducer, store, "/another/model")
-	cfg := enginemocktest.LoadSettings(t, config.Up, "ENGINE="+taking+","+giving, "HTTP_ADDR=127.0.0.1:0", "ENGINE_WAIT=20s")
+	cfg := enginemocktest.LoadSettings(t, config.Up, "ENGINE="+taking+","+giving, "HTTP_ADDR=127.0.0.1:0")
 	log := &enginemocktest.LogBuffer{}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

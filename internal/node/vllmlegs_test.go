@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"penstock/internal/config"
 	"penstock/internal/enginemock"
@@ -154,18 +153,13 @@ func TestPrefillByVLLM(t *testing.T) {
 // awaitWorkers waits until a frontend sees so many workers of all roles.
 func awaitWorkers(t *testing.T, url string, n int) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) { // another process registers: nothing tells
+	waitFor(t, func() bool {
 		resp, err := http.Get(url + "/v1/router/workers")
 		if err != nil {
 			t.Fatal(err)
 		}
 		data, _ := io.ReadAll(resp.Body)
 		_ = resp.Body.Close()
-		if strings.Count(string(data), `"state":"ready"`) == n {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("the workers are %s", data)
-		}
-	}
+		return strings.Count(string(data), `"state":"ready"`) == n
+	})
 }

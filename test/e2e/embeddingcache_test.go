@@ -194,6 +194,9 @@ func TestFetchOff(t *testing.T) {
 	}
 	encoder := launch(t, config.Worker, append(join, "role=encode")...)
 	f.encoders(1)
+	for _, w := range workers {
+		w.knowsEmbeddings(1)
+	}
 	ask(2)
 	if jobs() != 2 {
 		t.Errorf("a worker has encoded, and not the encode worker")

@@ -26,6 +26,15 @@ func (s *server) encoders(n int) {
 	})
 }
 
+// knowsEmbeddings waits until the workers of a process know so many others whose embeddings they may use, encode workers
+// among them. A frontend which sees an encode worker says nothing of this: each worker watches discovery itself.
+func (s *server) knowsEmbeddings(workers int) {
+	s.t.Helper()
+	s.eventually(fmt.Sprintf("%d workers with embeddings are known", workers), func() bool {
+		return s.sum("penstock_embedding_feed_workers") == workers
+	})
+}
+
 // count returns a metric as a number.
 func (s *server) count(line string) int {
 	s.t.Helper()
@@ -118,6 +127,7 @@ func TestEncodeWorkers(t *testing.T) {
 			w := launch(t, config.Worker, join...)
 			f.serves("penstock-tiny", 1)
 			f.encoders(1)
+			w.knowsEmbeddings(1)
 			for range 2 {
 				expectTexts(t, "with an encode worker", want, f.askAll(requests))
 			}
@@ -171,6 +181,7 @@ func TestEncoderHitsReadNoMedia(t *testing.T) {
 			w := launch(t, config.Worker, append(join, "embedding-cache-capacity-gb=0")...)
 			f.serves("penstock-tiny", 1)
 			f.encoders(1)
+			w.knowsEmbeddings(1)
 			asked, taken := 0, 0
 			received := func() (n int) {
 				for _, transport := range []string{"shm", "tcp"} {
@@ -215,6 +226,9 @@ func TestMissesOfManyWorkers(t *testing.T) {
 	}
 	f.serves("penstock-tiny", workers)
 	f.encoders(3)
+	for _, w := range all {
+		w.knowsEmbeddings(len(encoders) + workers - 1)
+	}
 	request := showing(8, said("Look:"), shown("image", dataURI("image/png", pngOf(t, picture(5, 500, 400)))))
 	answers := make([]answer, workers)
 	var running sync.WaitGroup
@@ -252,6 +266,7 @@ func TestHoldersComeFirst(t *testing.T) {
 	first := launch(t, config.Worker, append(join, "role=encode")...)
 	f.serves("penstock-tiny", 1)
 	f.encoders(1)
+	w.knowsEmbeddings(1)
 	ask := func(words string) {
 		for i := range uint64(pictures) {
 			f.askAll([]map[string]any{showing(8, said(words), shown("image", dataURI("image/png", pngOf(t, picture(i, 84, 112)))))})
@@ -267,6 +282,7 @@ func TestHoldersComeFirst(t *testing.T) {
 	}
 	second := launch(t, config.Worker, append(join, "role=encode")...)
 	f.encoders(2)
+	w.knowsEmbeddings(2)
 	ask("And now this one: ")
 	first.expectEncoder(pictures, pictures-read, pictures)
 	if n := w.count(regionHits); n != read {
@@ -311,6 +327,7 @@ func TestEncodersAreKilled(t *testing.T) {
 	encoders := []*workerProcess{startWorkerProcess(t, append(join, "role=encode")...), startWorkerProcess(t, append(join, "role=encode")...)}
 	f.serves("penstock-tiny", 1)
 	f.encoders(2)
+	w.knowsEmbeddings(2)
 	for round, e := range encoders {
 		came := func() int {
 			return w.count(`penstock_xfer_transfers_total{outcome="ok",side="owner",transport="shm"}`) + w.count(`penstock_xfer_transfers_total{outcome="ok",side="owner",transport="tcp"}`)

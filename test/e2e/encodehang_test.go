@@ -22,6 +22,7 @@ func TestEncoderHangs(t *testing.T) {
 	encoder := startWorkerProcess(t, append(join, "role=encode")...)
 	f.serves("penstock-tiny", 1)
 	f.encoders(1)
+	w.knowsEmbeddings(1)
 	if err := encoder.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}

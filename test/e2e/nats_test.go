@@ -13,6 +13,7 @@ import (
 
 	"penstock/core/kv"
 	"penstock/core/kvfeed"
+	"penstock/internal/fixturetest"
 )
 
 // garbage is what a client that is not ours may publish: messages that no process
@@ -57,7 +58,7 @@ func garbage(r *rand.Rand, n int) (subject string, data []byte) {
 func TestForeignClientOnNATS(t *testing.T) {
 	t.Parallel()
 	s := start(t, "nats-listen=127.0.0.1:0", "kv-cache-blocks=256", "max-num-batched-tokens=256")
-	nc, err := nats.Connect(s.ready.NATS)
+	nc, err := nats.Connect(s.ready.NATS, nats.Timeout(fixturetest.TimeLeft(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +103,7 @@ func TestForeignClientOnNATS(t *testing.T) {
 	}
 	load("under garbage")
 	for _, stream := range []string{"KV_penstock_discovery", "penstock_penstock+backend+kv-events"} {
-		if err := js.DeleteStream(t.Context(), stream); err != nil {
+		if err := js.DeleteStream(fixturetest.PatientContext(t), stream); err != nil {
 			t.Fatal(err)
 		}
 		load("after " + stream + " was deleted")
