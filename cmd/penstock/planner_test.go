@@ -78,7 +78,7 @@ func (w writerFunc) Write(p []byte) (int, error) { return w(p) }
 // TestPlannerStarts: plan waits for a planner which was started just before and does not listen yet.
 func TestPlannerStarts(t *testing.T) {
 	server := &httptest.Server{Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) })}}
-	addr := fixturetest.UnusedAddr(t)
+	addr := fixturetest.ReserveAddr(t)
 	said := ""
 	listen := func(p []byte) (int, error) {
 		said += string(p)

@@ -143,7 +143,7 @@ func TestInFrontOfMimics(t *testing.T) {
 		{"vllm", enginemock.VLLM, 2, nil},
 		{"vllm of last year", enginemock.VLLMLegacy, 2, nil},
 		{"vllm with two ranks", enginemock.VLLM, 1, func(c *enginemock.Config) {
-			host, port := fixturetest.UnusedPorts(t, 4)
+			host, port := fixturetest.ReservePorts(t, 4)
 			c.Ranks, c.KVEvents, c.KVReplay = 2, fmt.Sprintf("tcp://%s:%d", host, port), fmt.Sprintf("tcp://%s:%d", host, port+2)
 		}},
 		{"sglang", enginemock.SGLang, 2, nil},

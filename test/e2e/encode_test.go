@@ -222,7 +222,7 @@ func TestMissesOfManyWorkers(t *testing.T) {
 	}
 	var all []*process
 	for range workers {
-		all = append(all, launch(t, config.Worker, append(join, "kv-cache-blocks=200")...))
+		all = append(all, launch(t, config.Worker, append(join, "kv-cache-blocks=200", "encode-timeout=1h")...))
 	}
 	f.serves("penstock-tiny", workers)
 	f.encoders(3)

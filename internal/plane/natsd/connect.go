@@ -130,9 +130,11 @@ func closeDroppedSockets(o *nats.Options) error {
 	return nil
 }
 
-// IsUnanswered reports whether no server answered an attempt to connect: a later one may succeed.
+// IsUnanswered reports whether no server answered an attempt to connect, or the client was so slow that the server pinged
+// it meanwhile: a later attempt may succeed.
 func IsUnanswered(err error) bool {
-	return errors.Is(err, nats.ErrNoServers) || errors.Is(err, nats.ErrTimeout) ||
+	return err != nil && strings.Contains(err.Error(), "expected 'PONG', got 'PING'") || // which nats.go gives no type
+		errors.Is(err, nats.ErrNoServers) || errors.Is(err, nats.ErrTimeout) ||
 		errors.Is(err, os.ErrDeadlineExceeded) || // of the handshake
 		errors.Is(err, context.DeadlineExceeded) // of the dialer
 }

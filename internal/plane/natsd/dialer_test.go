@@ -60,6 +60,7 @@ func TestUnanswered(t *testing.T) {
 	}
 	closed.Close()
 	guarded := start(t, Config{Listen: "127.0.0.1:0", Token: "a-token"})
+	pings := serveText(t, "INFO {}\r\nPING\r\n")
 	for _, c := range []struct {
 		name, url  string
 		timeout    time.Duration
@@ -69,6 +70,7 @@ func TestUnanswered(t *testing.T) {
 		{"no server", "nats://" + closed.Addr().String(), fixturetest.TimeLeft(t), "", true},
 		{"late to be dialed", "nats://" + l.Addr().String(), time.Nanosecond, "dial", true},
 		{"late, at any step", "nats://" + l.Addr().String(), 20 * time.Millisecond, "", true},
+		{"pings before the client has finished", "nats://" + pings, fixturetest.TimeLeft(t), "", true},
 		{"refused", guarded.URL(), fixturetest.TimeLeft(t), "", false},
 	} {
 		nc, err := Connect(c.url, "test", nil, nats.Timeout(c.timeout))
@@ -80,4 +82,27 @@ func TestUnanswered(t *testing.T) {
 			t.Errorf("%s: unanswered: %t, %v", c.name, IsUnanswered(err), err)
 		}
 	}
+}
+
+// serveText returns an address at which each connection is sent a text.
+func serveText(t *testing.T, text string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if _, err := io.WriteString(conn, text); err != nil {
+				t.Error(err)
+			}
+			defer conn.Close() // when the listener closes
+		}
+	}()
+	return l.Addr().String()
 }
