@@ -15,9 +15,9 @@ func ReserveAddr(t testing.TB) string {
 }
 
 // ReservePorts returns the first of n TCP ports in a row of a host, which is this machine. Nothing listens there until
-// the test does. The system gives them to no other process, as it would those of a listener which was closed: until the
-// end of the test they are in use at 127.0.0.1, and host is 127.0.0.2, where it chooses no port by itself. Systems other
-// than Linux do not have that address: there the ports are only free at the moment.
+// the test does. Until the end of the test the ports are in use at 127.0.0.1, so the system gives them to no other
+// process. The test uses them at 127.0.0.2, where the system picks no ports. Only Linux has that address by default: on
+// other systems the ports are free when they are chosen, and not held.
 func ReservePorts(t testing.TB, n int) (host string, first int) {
 	t.Helper()
 	for {
