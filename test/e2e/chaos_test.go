@@ -96,11 +96,11 @@ func TestCancelledRequestsLeaveNothing(t *testing.T) {
 		return m.HeapAlloc
 	}
 	storm() // connections, pools and caches have grown
-	before, goroutines := heap(), runtime.NumGoroutine()
+	before, goroutines := heap(), countGoroutines()
 	for range 2 {
 		storm()
 	}
-	s.eventually("goroutines are gone", func() bool { return runtime.NumGoroutine() <= goroutines+10 })
+	s.goroutinesGone(goroutines)
 	if after := heap(); after > before+8<<20 {
 		t.Errorf("live heap grew from %d to %d KiB", before>>10, after>>10)
 	}

@@ -239,7 +239,7 @@ func TestHostileMedia(t *testing.T) {
 				s.client.CloseIdleConnections()
 			}
 			runtime.GC()
-			goroutines, before := runtime.NumGoroutine(), allocated()
+			goroutines, before := countGoroutines(), allocated()
 			var clients sync.WaitGroup
 			for _, a := range attacks {
 				for range 3 {
@@ -275,7 +275,7 @@ func TestHostileMedia(t *testing.T) {
 				s.client.CloseIdleConnections()
 			}
 			house.CloseClientConnections()
-			s.eventually("goroutines are gone", func() bool { return runtime.NumGoroutine() <= goroutines+10 })
+			s.goroutinesGone(goroutines)
 			for _, private := range []string{"Sign in", "metadata.example", "iVBORw0KGgo", "secret"} {
 				if strings.Contains(s.log.String()+hasty.log.String(), private) {
 					t.Errorf("%q is in the log", private)

@@ -248,7 +248,7 @@ func TestManyClients(t *testing.T) {
 	s.complete("/v1/chat/completions", chat("warm up", 4))
 	s.client.CloseIdleConnections()
 	runtime.GC()
-	before := runtime.NumGoroutine()
+	before := countGoroutines()
 	const clients, rounds = 64, 2
 	var wg sync.WaitGroup
 	errs := make(chan error, clients*rounds)
@@ -269,7 +269,7 @@ func TestManyClients(t *testing.T) {
 	}
 	s.idle()
 	s.client.CloseIdleConnections()
-	s.eventually("goroutines are gone", func() bool { return runtime.NumGoroutine() <= before+10 })
+	s.goroutinesGone(before)
 }
 
 func TestDrainFinishesWhatRuns(t *testing.T) {

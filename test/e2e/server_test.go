@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -306,11 +307,36 @@ func (s *server) workers() []workerRow {
 // moment at which it must have arrived.
 func (s *server) eventually(what string, ok func() bool) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), fixturetest.TimeLeft(s.t))
-	defer cancel()
-	if err := backoff.Poll(ctx, 5*time.Millisecond, ok); err != nil {
-		s.t.Fatalf("still not: %s\nworkers: %+v\n%s", what, s.workers(), s.log)
+	if err := backoff.Poll(fixturetest.PatientContext(s.t), 5*time.Millisecond, ok); err != nil {
+		s.t.Errorf("still not: %s\n%s", what, s.log)
+		s.t.Fatalf("workers: %+v", s.workers()) // which may fail too
 	}
+}
+
+// goroutinesGone waits until the process has hardly more goroutines than before, a number of countGoroutines.
+func (s *server) goroutinesGone(before int) {
+	s.t.Helper()
+	gone := func() bool { return countGoroutines() <= before+10 }
+	if err := backoff.Poll(fixturetest.PatientContext(s.t), 5*time.Millisecond, gone); err != nil {
+		s.t.Fatalf("%d goroutines, before %d:\n%s", countGoroutines(), before, goroutineStacks())
+	}
+}
+
+// countGoroutines counts the goroutines with a function of this repository or of net/http on their stacks. Others belong
+// to the NATS server of this process, which starts some for each stream, and on a busy machine streams are made late.
+func countGoroutines() (n int) {
+	for stack := range bytes.SplitSeq(goroutineStacks(), []byte("\n\n")) {
+		if bytes.Contains(stack, []byte("penstock/")) || bytes.Contains(stack, []byte("net/http.")) {
+			n++
+		}
+	}
+	return n
+}
+
+// goroutineStacks returns the stacks of all goroutines, as a panic shows them.
+func goroutineStacks() []byte {
+	stacks := make([]byte, 4<<20)
+	return stacks[:runtime.Stack(stacks, true)]
 }
 
 // idle waits until no request is accounted for anywhere and no block is in use.
