@@ -240,6 +240,26 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// TestCached: what the function says it had cached comes with the first tokens.
+func TestCached(t *testing.T) {
+	e := open(t, serve(t, models(16, 0), func(w http.ResponseWriter, _ *http.Request, _ *call) {
+		yieldEvent(w, `{"token_ids":[5],"cached_tokens":2}`)
+		yieldEvent(w, `{"token_ids":[6],"cached_tokens":2,"finish_reason":"stop"}`)
+		yieldEvent(w, "[DONE]")
+	}))
+	req := &engine.Request{ID: "r", Attempt: 1, Choices: 1, Logprobs: -1, Prompt: []kv.Token{3, 4, 5}, Stop: engine.Stop{MaxTokens: 4}}
+	var cached []int
+	err := e.Generate(enginetest.Start(t, e), req, func(d *engine.Delta) error {
+		if len(d.Tokens) > 0 {
+			cached = append(cached, d.Cached)
+		}
+		return nil
+	})
+	if err != nil || cached[0] != 2 {
+		t.Errorf("%v, %v, want 2 first", cached, err)
+	}
+}
+
 // TestCalls: the body of a call, which docs/format/python.md describes.
 func TestCalls(t *testing.T) {
 	card := engine.Card{

@@ -3,19 +3,21 @@
 import asyncio
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 from fleet import NAMES
 from penstock import Context, DistributedRuntime, KvEventPublisher, ModelCard, StoredBlock
 
 BLOCK, CAPACITY = 16, 512  # tokens in a block, blocks in the cache
+PAUSE = 10  # tokens of output after which an answer waits for the gate
 CARD = ModelCard("toy", "penstock-sim", block_size=BLOCK, total_blocks=CAPACITY, context_length=4096)
 
 
 class Toy:
-    def __init__(self, publisher: KvEventPublisher, seconds: float) -> None:
+    def __init__(self, publisher: KvEventPublisher, gate: Path) -> None:
         self._publisher = publisher
-        self._seconds = seconds  # that a token takes
+        self._gate = gate  # a file
         self._cached: dict[int, None] = {}  # hashes of blocks, the least recently used one first
 
     def store(self, tokens: list[int]) -> int:
@@ -41,8 +43,9 @@ class Toy:
         tokens = list(request["token_ids"])
         cached = self.store(tokens)
         try:
-            for _ in range(request["stop_conditions"]["max_tokens"]):
-                await asyncio.sleep(self._seconds)  # the time of a step
+            for i in range(request["stop_conditions"]["max_tokens"]):
+                while i == PAUSE and not self._gate.exists():
+                    await asyncio.sleep(0.01)  # until the next look
                 tokens.append(40 + sum(tokens) % 83)
                 yield {"token_ids": tokens[-1:], "cached_tokens": cached}
         except asyncio.CancelledError:
@@ -50,10 +53,10 @@ class Toy:
             raise
 
 
-async def main(seconds: str, *worker_args: str) -> None:
+async def main(gate: str, *worker_args: str) -> None:
     endpoint = DistributedRuntime.detached().namespace(NAMES[0]).component(NAMES[1]).endpoint(NAMES[2])
     with KvEventPublisher("tcp://127.0.0.1:*", "tcp://127.0.0.1:*", block_size=BLOCK) as publisher:
-        toy = Toy(publisher, float(seconds))
+        toy = Toy(publisher, Path(gate))
         await endpoint.serve_endpoint(toy.generate, CARD, kv_publisher=publisher, worker_args=worker_args)
 
 

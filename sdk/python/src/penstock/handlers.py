@@ -96,7 +96,10 @@ class HandlerServer:
 
     async def start(self) -> str:
         """Listen, and return the URL."""
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=_MAX_HEAD)
+        # As many as may be open can come at once, when another worker has died.
+        self._server = await asyncio.start_server(
+            self._accept, "127.0.0.1", 0, limit=_MAX_HEAD, backlog=_MAX_CONNECTIONS
+        )
         return "http://127.0.0.1:%d" % self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
