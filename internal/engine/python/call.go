@@ -9,7 +9,7 @@ import (
 )
 
 // BuildCall builds the call to /generate for one choice. Members whose value is off are left out.
-func (d *generateDialect) BuildCall(p *remote.SubRequest, call *remote.Call) error {
+func (d *functionDialect) BuildCall(p *remote.SubRequest, call *remote.Call) error {
 	if p.Request.Logprobs >= 0 {
 		return &fault.Error{Code: fault.Unimplemented, Param: "logprobs", Message: "functions in Python give no log-probabilities: ask without them"}
 	}

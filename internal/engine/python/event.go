@@ -21,7 +21,7 @@ type event struct {
 }
 
 // HandleEvent handles an event of a response.
-func (d *generateDialect) HandleEvent(p *remote.SubRequest, data []byte) error {
+func (d *functionDialect) HandleEvent(p *remote.SubRequest, data []byte) error {
 	if string(data) == "[DONE]" {
 		return io.EOF
 	}
@@ -64,7 +64,7 @@ var finishes = map[string]engine.Finish{
 
 // findStop returns the index of the first token which ends the choice, -1 if none does: functions need not know stop
 // tokens. With a minimum of tokens only the function knows where they count.
-func (d *generateDialect) findStop(p *remote.SubRequest, tokens []kv.Token) int {
+func (d *functionDialect) findStop(p *remote.SubRequest, tokens []kv.Token) int {
 	if p.MinTokens > 0 {
 		return -1
 	}

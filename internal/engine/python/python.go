@@ -26,11 +26,11 @@ var (
 	_ engine.Engine     = (*Engine)(nil)
 	_ engine.KVSource   = (*Engine)(nil)
 	_ engine.LoadSource = (*Engine)(nil)
-	_ remote.Dialect    = (*generateDialect)(nil)
+	_ remote.Dialect    = (*functionDialect)(nil)
 )
 
-// generateDialect speaks /generate.
-type generateDialect struct {
+// functionDialect speaks /generate.
+type functionDialect struct {
 	model string
 	eos   []kv.Token
 }
@@ -44,8 +44,8 @@ const (
 	pathGenerate = "/generate"
 )
 
-// serverProbe finds out what a function offers.
-type serverProbe struct {
+// functionProbe finds out what a function offers.
+type functionProbe struct {
 	remote.Probe
 	cache cacheFacts
 }
@@ -62,7 +62,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &serverProbe{Probe: probe}
+	p := &functionProbe{Probe: probe}
 	base, err := p.Open(ctx, remote.Steps{
 		FindModel: p.FindModel, FindServer: p.findServer, BuildCard: p.buildCard, FindDialect: p.findDialect, Complete: p.complete,
 	})
@@ -73,7 +73,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 }
 
 // findServer reads the sizes of the cache.
-func (p *serverProbe) findServer(ctx context.Context) error {
+func (p *functionProbe) findServer(ctx context.Context) error {
 	var all struct {
 		Data []cacheFacts `json:"data"`
 	}
@@ -91,7 +91,7 @@ func (p *serverProbe) findServer(ctx context.Context) error {
 }
 
 // buildCard describes the model served.
-func (p *serverProbe) buildCard() (engine.Card, error) {
+func (p *functionProbe) buildCard() (engine.Card, error) {
 	card := p.NewCard("python", p.Model)
 	card.BlockSize, card.Blocks = p.cache.BlockSize, p.cache.Blocks
 	card.ContextLength = cmp.Or(p.Length, p.Config.ContextLength, defaultContext)
@@ -101,12 +101,12 @@ func (p *serverProbe) buildCard() (engine.Card, error) {
 }
 
 // findDialect returns the dialect without a call of the function: the protocol has no versions without token ids.
-func (p *serverProbe) findDialect(_ context.Context, card *engine.Card) (remote.Dialect, error) {
-	return &generateDialect{model: p.Model, eos: card.EOS}, nil
+func (p *functionProbe) findDialect(_ context.Context, card *engine.Card) (remote.Dialect, error) {
+	return &functionDialect{model: p.Model, eos: card.EOS}, nil
 }
 
 // complete sets what is particular to this protocol.
-func (p *serverProbe) complete(_ context.Context, rc *remote.Config) (err error) {
+func (p *functionProbe) complete(_ context.Context, rc *remote.Config) (err error) {
 	rc.CheckAlive = p.checkAlive
 	rc.ProveSalts = false // the proof calls the function: the first request with a salt starts it
 	if rc.Card.NoPrefixCache {
@@ -119,7 +119,7 @@ func (p *serverProbe) complete(_ context.Context, rc *remote.Config) (err error)
 }
 
 // cacheSource returns the source that follows the function's cache: its events, else a prediction, else none.
-func (p *serverProbe) cacheSource(card *engine.Card) (remote.CacheSource, error) {
+func (p *functionProbe) cacheSource(card *engine.Card) (remote.CacheSource, error) {
 	switch spec := &p.Config.Spec; {
 	case !spec.Events.IsZero():
 		return remote.NewEventFeed(remote.EventFeedConfig{Events: spec.Events, Replay: spec.Replay, Log: p.Config.Log, Table: engineevents.Config{
@@ -132,7 +132,7 @@ func (p *serverProbe) cacheSource(card *engine.Card) (remote.CacheSource, error)
 }
 
 // checkAlive checks that the server answers and serves the same model.
-func (p *serverProbe) checkAlive(ctx context.Context) error {
+func (p *functionProbe) checkAlive(ctx context.Context) error {
 	if err := p.CheckHealth(ctx, pathHealth); err != nil {
 		return err
 	}

@@ -283,7 +283,7 @@ func TestCalls(t *testing.T) {
 			`"stop_conditions":{"max_tokens":7,"min_tokens":1,"stop_token_ids":[2],"ignore_eos":true},` +
 			`"sampling_options":{"seed":SEED,"temperature":0.5,"top_k":3,"top_p":0.9,"min_p":0.1,"repetition_penalty":1.1,"presence_penalty":0.2,"frequency_penalty":0.3,"logit_bias":{"6":-1}}}`},
 	} {
-		d := &generateDialect{model: "m", eos: card.EOS}
+		d := &functionDialect{model: "m", eos: card.EOS}
 		run, err := remote.RunDialect(card, remote.LeaderFirst, d, &c.req, [][]byte{[]byte(`{"token_ids":[5],"finish_reason":"stop"}`)}, func(*engine.Delta) error { return nil })
 		if err != nil {
 			t.Fatal(err)
@@ -297,7 +297,7 @@ func TestCalls(t *testing.T) {
 		}
 	}
 	req.Logprobs = 0
-	if _, err := remote.RunDialect(card, remote.LeaderFirst, &generateDialect{}, &req, nil, nil); fault.CodeOf(err) != fault.Unimplemented {
+	if _, err := remote.RunDialect(card, remote.LeaderFirst, &functionDialect{}, &req, nil, nil); fault.CodeOf(err) != fault.Unimplemented {
 		t.Errorf("log-probabilities: %v", err)
 	}
 }

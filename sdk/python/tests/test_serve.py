@@ -84,7 +84,7 @@ async def stream_text(
             data = line.removeprefix("data: ")
             if data == "[DONE]":
                 done = True
-            elif data:
+            elif line.startswith("data: "):  # others are comments, while nothing comes
                 event = json.loads(data)
                 assert "error" not in event, event
                 text += "".join(choice["text"] for choice in event["choices"])
