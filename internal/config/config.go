@@ -160,7 +160,7 @@ type Config struct {
 
 	// Engine are the settings of engines, of their caches, batches and models.
 	Engine struct {
-		Engines          Engines  `key:"engine" group:"common" on:"up,worker,planner" default:"tiny" help:"engine of the workers: tiny (computes on the CPU), sim (simulated), or one that runs already: vllm=URL, sglang=URL, trtllm=URL or llamacpp=URL, with options behind commas (docs/engines.md); up takes several of those"`
+		Engines          Engines  `key:"engine" group:"common" on:"up,worker,planner" default:"tiny" help:"engine of the workers: tiny (computes on the CPU), sim (simulated), or one that runs already: vllm=URL, sglang=URL, trtllm=URL, llamacpp=URL or python=URL, with options behind commas (docs/engines.md); up takes several of those"`
 		Wait             Duration `key:"engine-wait" default:"10m" valid:"positive" help:"time that an engine that runs already has to answer at the start, of several the first one; engines that answer later are taken in then; an engine of --exec that does not serve for as long later is started again"`
 		KVEvents         string   `key:"kv-events" on:"worker" help:"ZeroMQ endpoint at which the engine publishes its cache events, such as tcp://10.0.0.5:5557, or one to listen at for an engine that dials, such as tcp://*:5557; data-parallel rank i has the port plus i"`
 		KVReplay         string   `key:"kv-replay" on:"worker" help:"ZeroMQ endpoint at which the engine repeats cache events that were missed, such as tcp://10.0.0.5:5558"`

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 from penstock.checks import WORKER_ID, Fields, check_request
 from penstock.errors import PenstockError, UnavailableError, UnknownNameError
+from penstock.handlers import Handler, ModelCard
+from penstock.publisher import KvEventPublisher
+from penstock.serve import ServedEndpoint
 from penstock.server import GenerateEvent, Server
 
 
@@ -38,6 +41,10 @@ class DistributedRuntime:
 
     def namespace(self, name: str) -> Namespace:
         return Namespace(self._server, name)
+
+    def shutdown(self) -> None:
+        """Leave the fleet with all endpoints which are served. Running requests finish."""
+        self._server.stop_all()
 
     async def close(self) -> None:
         """Close the connections. A later call opens new ones."""
@@ -97,6 +104,30 @@ class Endpoint:
 
     def client(self) -> Client:
         return Client(self)
+
+    async def serve_endpoint(
+        self,
+        handler: Handler,
+        card: ModelCard,
+        *,
+        kv_publisher: KvEventPublisher | None = None,
+        graceful_shutdown: bool = True,
+        worker_args: Sequence[str] = (),
+    ) -> None:
+        """Serve requests of the fleet with a function, until SIGTERM or ``shutdown`` of the runtime.
+
+        ``handler(request, context)`` returns an async iterator of dicts with ``token_ids``, and with ``finish_reason``
+        and ``cached_tokens`` where they are known. Its task is cancelled when no more tokens are wanted.
+        ``kv_publisher`` publishes what its KV cache has. With ``graceful_shutdown`` running requests finish, else other
+        workers go on with them. ``worker_args`` are further flags of `penstock worker`, which runs beside this process:
+        PENSTOCK_BIN names the program. Raises WorkerExitError if the worker ends by itself.
+        """
+        served = ServedEndpoint(self.path, handler, card, kv_publisher, graceful_shutdown, worker_args)
+        self.server.stops.add(served.stop)
+        try:
+            await served.run(self.server.stop_all)
+        finally:
+            self.server.stops.discard(served.stop)
 
     async def find_workers(self, fresh: bool = False) -> list[Worker]:
         """Return the workers, as last read unless that may not hold any more.
