@@ -93,9 +93,10 @@ func (b *burstDetector) findRate(expected float64, longest time.Duration) (rate 
 // HandleSample takes what was observed since the last interval or sample. If requests come so much faster than the
 // forecast that it no longer holds, it raises orders, and returns the plan; else raised is false. So the workers for a
 // burst are ordered before the interval ends, for the rate since it began, and not for the mean of the interval. A
-// sample lowers no order, and says nothing about the workers: the last known ones are assumed. Times must not go back.
+// sample lowers no order, and says nothing about the workers: the ones of the last interval are assumed, and no order is
+// raised if that did not tell them. Times must not go back.
 func (p *Planner) HandleSample(now kv.Mono, s IntervalSample) (plan Plan, raised bool) {
-	if !p.started || !p.usage.known || p.check.badIntervals > 0 || !s.isValid() {
+	if !p.fleetKnown || !p.usage.known || p.check.badIntervals > 0 || !s.isValid() {
 		return Plan{}, false
 	}
 	p.burst.addSample(now, s.Arrivals)

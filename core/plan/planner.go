@@ -62,6 +62,8 @@ type Planner struct {
 	traffic  Traffic // the last good one
 	roles    []roleState
 	started  bool
+	// fleetKnown says whether the last interval told the workers.
+	fleetKnown bool
 	// coveredFrom is since when metrics have no long gap.
 	coveredFrom kv.Mono
 	covered     bool
@@ -132,6 +134,7 @@ func New(cfg Config) (*Planner, error) {
 // HandleInterval takes what was observed in the interval which ends now, and decides. Times must not go back.
 func (p *Planner) HandleInterval(now kv.Mono, o Observation) Plan {
 	fleetProblem := p.acceptFleet(now, o.Fleet)
+	p.fleetKnown = fleetProblem == ""
 	hold := p.acceptTraffic(now, o.Traffic)
 	if hold == "" {
 		hold = fleetProblem

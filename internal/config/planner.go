@@ -30,6 +30,7 @@ type PlannerSettings struct {
 	Metrics       []string `key:"planner-metrics" on:"planner" help:"URL of a page of metrics in the Prometheus format, of a Penstock frontend or a vLLM, repeatable: their requests are added up; none is the page of planner-server"`
 	Model         string   `key:"planner-model" help:"model whose requests and workers count; empty is all"`
 	Interval      Duration `key:"planner-interval" group:"common" default:"30s" help:"time between two plans, at least 2s (for penstock planner also --interval)"`
+	Sample        Duration `key:"planner-sample" default:"5s" help:"time between two looks at arrivals and queues within an interval: a burst is then answered before the interval ends; 0s is none, as is a time that is no less than planner-interval"`
 	StartUp       Duration `key:"planner-startup" default:"1m" valid:"positive" help:"time from the order of a worker to its first request: loads are forecast that far"`
 	StartTimeout  Duration `key:"planner-start-timeout" default:"10m" valid:"positive" help:"time after which an ordered worker that is not ready is withdrawn"`
 	DownAfter     Duration `key:"planner-down-after" default:"5m" valid:"positive" help:"time in which no more workers were needed before some leave"`
@@ -49,8 +50,11 @@ func PlannerAliases() map[string]string {
 	}
 }
 
-// minPlannerInterval is the least interval of a planner.
-const minPlannerInterval = 2 * time.Second
+// minPlannerInterval is the least interval of a planner, and minPlannerSample the least time between two samples.
+const (
+	minPlannerInterval = 2 * time.Second
+	minPlannerSample   = time.Second
+)
 
 // PlannedRoles returns the roles of planner-workers, with their floors, ceilings and accelerators.
 func (c *Config) PlannedRoles(command Command) ([]plan.RoleConfig, error) {
@@ -101,6 +105,9 @@ func (p *problems) checkPlanner(c *Config) {
 	}
 	if time.Duration(s.Interval) < minPlannerInterval {
 		p.report("planner-interval", fmt.Sprintf("%v is less than %v", s.Interval, minPlannerInterval))
+	}
+	if d := time.Duration(s.Sample); d != 0 && d < minPlannerSample {
+		p.report("planner-sample", fmt.Sprintf("%v is less than %v: 0s is for no samples", s.Sample, minPlannerSample))
 	}
 	if _, err := c.PlannedRoles(PlannerCommand); err != nil {
 		p.report("planner-workers", err.Error())

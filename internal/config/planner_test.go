@@ -68,6 +68,10 @@ func TestPlannerSettings(t *testing.T) {
 		{"--planner-server=", "there is nothing to read"},
 		{"--planner-metrics=file:///etc/passwd", "planner-metrics: want a URL"},
 		{"--planner-interval=1s", "1s is less than 2s"},
+		{"--planner-sample=500ms", "500ms is less than 1s"},
+		{"--planner-sample=-5s", "is less than"},
+		{"--planner-sample=0s", ""},
+		{"--planner-interval=2s --planner-sample=5s", ""},
 		{"--ttft-target=0s", "needs ttft-target and itl-target"},
 	})
 }
