@@ -184,8 +184,19 @@ func (p *problems) checkConnector(c *Config, has string) {
 	if s.Apply && s.Connector == ConnectorNone {
 		p.report("planner-apply", "there is no connector that could act: choose one with --planner-connector "+has)
 	}
+	if s.Connector == ConnectorProcess && s.Apply {
+		p.refuseUnshared("embedding-cache-disk", c.Media.EmbeddingDisk, "share embedding-cache-object-store-gb in its place")
+		p.refuseUnshared("embedding-events", c.Media.EmbeddingEvents, "the router has the events of all workers")
+	}
 	if s.Connector == ConnectorProcess && c.HasRemoteEngines() {
 		p.report("planner-connector", "process starts further workers of an engine that runs already, which are no further engines: choose an engine of this program (tiny, sim), or start penstock planner with connector virtual or webhook, whose agent starts engines with their workers")
+	}
+}
+
+// refuseUnshared reports a setting of one process alone, which the processes of connector process would have too.
+func (p *problems) refuseUnshared(key, value, instead string) {
+	if value != "" {
+		p.report(key, "it is of one process alone, and connector process starts several: leave it out, also in the file and the environment; "+instead)
 	}
 }
 

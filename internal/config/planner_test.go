@@ -91,6 +91,9 @@ func TestPlannerInUp(t *testing.T) {
 		{"--planner --planner-workers=prefill=1..2 --planner-workers=decode=1..4", "plan the same roles"},
 		{"--planner-apply --planner-connector=process", "there is no planner here without --planner"},
 		{"--planner --planner-interval=1s", "1s is less than 2s"},
+		{"--planner --planner-apply --planner-connector=process --encode-workers=1 --embedding-cache-disk=/tmp/e", "embedding-cache-disk: it is of one process alone"},
+		{"--planner --planner-apply --planner-connector=process --embedding-events=tcp://:5560", "embedding-events: it is of one process alone"},
+		{"--planner --planner-connector=process --embedding-cache-disk=/tmp/e --embedding-events=tcp://:5560", ""},
 	})
 	l, err := loadPlanner(t, Up, "", nil, "--planner", "--workers=3", "--ttft-target=2s")
 	if err != nil {
