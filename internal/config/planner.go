@@ -25,9 +25,9 @@ const (
 // PlannerSettings are the settings of the planner.
 type PlannerSettings struct {
 	Enabled       bool     `key:"planner" group:"common" on:"up" bare:"true" help:"size this fleet, as penstock planner does: show how many workers its targets need, and with planner-apply start and drain processes beside the workers of up"`
-	Server        string   `key:"planner-server" on:"planner" group:"common" default:"http://127.0.0.1:8000" help:"URL of a frontend or router whose workers are planned, as penstock workers takes it (also --server); empty is none: the connector then knows the workers"`
+	Server        string   `key:"planner-server" on:"planner" group:"common" default:"http://127.0.0.1:8000" valid:"url" help:"URL of a frontend or router whose workers are planned, as penstock workers takes it (also --server); empty is none: the connector then knows the workers"`
 	CA            string   `key:"planner-ca" on:"planner" help:"file with the certificates that sign an https server's (PEM); empty is the system's (also --ca)"`
-	Metrics       []string `key:"planner-metrics" on:"planner" help:"URL of a page of metrics in the Prometheus format, of a Penstock frontend or a vLLM, repeatable: their requests are added up; none is the page of planner-server"`
+	Metrics       []string `key:"planner-metrics" on:"planner" valid:"url" help:"URL of a page of metrics in the Prometheus format, of a Penstock frontend or a vLLM, repeatable: their requests are added up; none is the page of planner-server"`
 	Model         string   `key:"planner-model" help:"model whose requests and workers count; empty is all"`
 	Interval      Duration `key:"planner-interval" group:"common" default:"30s" help:"time between two plans, at least 2s (for penstock planner also --interval)"`
 	Sample        Duration `key:"planner-sample" default:"5s" help:"time between two looks at arrivals and queues within an interval: a burst is then answered before the interval ends; 0s is none, as is a time that is no less than planner-interval"`
@@ -39,7 +39,7 @@ type PlannerSettings struct {
 	Budget        int      `key:"planner-budget" valid:"0..1048576" help:"accelerators that the workers of all roles take at most; 0 is no bound"`
 	Connector     string   `key:"planner-connector" group:"common" default:"none" help:"what starts and drains workers: none, process (penstock worker processes on this machine), virtual (decisions for an agent, in NATS or in data-dir) or webhook (for penstock planner also --connector); up has none and process"`
 	Apply         bool     `key:"planner-apply" group:"common" bare:"true" help:"have the connector act; without it plans are shown, and nothing is started or drained (for penstock planner also --apply)"`
-	Webhook       string   `key:"planner-webhook" on:"planner" help:"URL that planner-connector webhook posts decisions to"`
+	Webhook       string   `key:"planner-webhook" on:"planner" valid:"url" help:"URL that planner-connector webhook posts decisions to"`
 	WebhookSecret string   `key:"planner-webhook-secret-file" on:"planner" help:"file with the secret that signs these decisions; empty signs none"`
 }
 
@@ -111,15 +111,6 @@ func (p *problems) checkPlanner(c *Config) {
 	}
 	if _, err := c.PlannedRoles(PlannerCommand); err != nil {
 		p.report("planner-workers", err.Error())
-	}
-	if s.Server != "" {
-		p.requireURL("planner-server", s.Server)
-	}
-	for _, page := range s.Metrics {
-		p.requireURL("planner-metrics", page)
-	}
-	if s.Webhook != "" {
-		p.requireURL("planner-webhook", s.Webhook)
 	}
 }
 

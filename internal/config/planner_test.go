@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -124,6 +125,30 @@ func checkPlanners(t *testing.T, command Command, cases []plannerCase) {
 		case tt.wants != "" && (err == nil || !strings.Contains(err.Error(), tt.wants)):
 			t.Errorf("%s: %v, want %q", tt.args, err, tt.wants)
 		}
+	}
+}
+
+// TestPlannerURLsShown: config show has the URLs of a planner without what could be a secret, and keeps them for the planner.
+func TestPlannerURLsShown(t *testing.T) {
+	l, err := loadPlanner(t, PlannerCommand, "", nil, "--planner-webhook=http://h:1/scale?token=hidden#hidden", "--planner-metrics=http://a:1/metrics?k=hidden",
+		"--planner-metrics=http://b:1/metrics", "--planner-server=http://c:1/?hidden", "--nats=nats://hidden@n:1,nats://m:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := map[string]string{}
+	for _, s := range l.Settings() {
+		shown[s.Key] = fmt.Sprint(s.Value)
+	}
+	for key, want := range map[string]string{
+		"planner-webhook": "http://h:1/scale?xxxxx#xxxxx", "planner-metrics": "[http://a:1/metrics?xxxxx http://b:1/metrics]",
+		"planner-server": "http://c:1/?xxxxx", "nats": "nats://xxxxx@n:1,nats://m:1",
+	} {
+		if shown[key] != want {
+			t.Errorf("%s is shown as %s, want %s", key, shown[key], want)
+		}
+	}
+	if l.Planner.Webhook != "http://h:1/scale?token=hidden#hidden" || l.Planner.Metrics[0] != "http://a:1/metrics?k=hidden" {
+		t.Errorf("the planner has %q and %q", l.Planner.Webhook, l.Planner.Metrics)
 	}
 }
 
