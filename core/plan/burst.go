@@ -83,11 +83,22 @@ func (b *burstDetector) findRate(expected float64, longest time.Duration) (rate 
 		if n <= mean {
 			continue
 		}
-		if evidence := float64(n*exact.Ln(n/mean)) - (n - mean); evidence > most {
+		if evidence := likelihoodRatio(n, mean); evidence > most {
 			rate, found, most = n/length.Seconds(), true, evidence
 		}
 	}
 	return rate, found
+}
+
+// isFarFewer reports whether n arrivals are so few where m are expected that the forecast no longer holds.
+func isFarFewer(n, m float64) bool { return n < m && likelihoodRatio(n, m) > burstEvidence }
+
+// likelihoodRatio returns the logarithm of the likelihood ratio for n arrivals where m are expected.
+func likelihoodRatio(n, m float64) float64 {
+	if n <= 0 {
+		return m
+	}
+	return float64(n*exact.Ln(n/m)) - (n - m)
 }
 
 // HandleSample takes what was observed since the last interval or sample. If requests come so much faster than the
@@ -107,7 +118,7 @@ func (p *Planner) HandleSample(now kv.Mono, s IntervalSample) (plan Plan, raised
 	p.traffic.Queued = s.Queued
 	p.sizeRoles(&plan.Forecast)
 	feasible := p.fitNeeds(p.desiredWorkers())
-	p.recordNeeds(now)
+	p.recordNeeds(now, plan.Forecast.Expected)
 	before := p.currentOrders()
 	reasons, wants := make([]string, len(p.roles)), p.currentOrders()
 	for i := range p.roles {

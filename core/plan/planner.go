@@ -103,6 +103,10 @@ type roleState struct {
 	needs           []pastNeed
 	lastUp, lastLow kv.Mono
 	hasUp, hasLow   bool
+	// droppedAt is when workers left which were needed within DownAfter, and returned when more were needed again within
+	// DownAfter of that: see recentNeed.
+	droppedAt, returned     kv.Mono
+	hasDropped, hasReturned bool
 }
 
 // startOrder is a number of workers which were ordered at a time and are not ready.
@@ -111,10 +115,12 @@ type startOrder struct {
 	n  int
 }
 
-// pastNeed is what limits permitted of what was needed at a time, with DownMargin more traffic.
+// pastNeed is what limits permitted of what was needed at a time, with DownMargin more traffic than a forecast of so many
+// requests a second.
 type pastNeed struct {
-	at kv.Mono
-	n  int
+	at   kv.Mono
+	n    int
+	rate float64
 }
 
 // New returns a planner which has decided nothing.
@@ -150,7 +156,7 @@ func (p *Planner) HandleInterval(now kv.Mono, o Observation) Plan {
 	}
 	feasible := p.fitNeeds(p.desiredWorkers())
 	if hold == "" {
-		p.recordNeeds(now)
+		p.recordNeeds(now, plan.Forecast.Expected)
 	}
 	before := p.currentOrders()
 	reasons := slices.Repeat([]string{"hold: " + fleetProblem}, len(p.roles))
