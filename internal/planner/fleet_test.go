@@ -372,19 +372,23 @@ func TestSamplesWithoutBurst(t *testing.T) {
 			runSampledFleet(t, f, 5*time.Second, func(t *testing.T, p *FleetPlanner) {
 				pass(10*time.Minute + time.Second)
 				before := orderOf(p)
-				for _, at := range []time.Duration{7, 12, 22, 28} { // of an interval
-					for _, is := range []bool{true, false} {
-						pass(at * time.Second)
-						f.change(func(f *fakeFleet) { disturb(f, is) })
-						pass(30*time.Second - at*time.Second)
-						if r := p.LastReport(); orderOf(p) > before || r.Sampled {
-							t.Fatalf("%d workers, then %+v, problems %q", before, r.Roles, r.Problems)
-						}
-						if is { // for an interval and one sample more
-							pass(30 * time.Second)
-						}
+				step := func(is bool, d time.Duration) {
+					t.Helper()
+					f.change(func(f *fakeFleet) { disturb(f, is) })
+					pass(d)
+					if r := p.LastReport(); orderOf(p) > before || r.Sampled {
+						t.Fatalf("%d workers, then %+v, problems %q", before, r.Roles, r.Problems)
 					}
-					pass(2 * time.Minute)
+				}
+				for _, at := range []time.Duration{7, 12, 22, 28} { // seconds of an interval
+					pass(at * time.Second)
+					step(true, 60*time.Second)
+					step(false, 150*time.Second-at*time.Second)
+				}
+				for range 3 { // within an interval
+					pass(8 * time.Second)
+					step(true, 11*time.Second)
+					step(false, 11*time.Second)
 				}
 				if n := counterOf(t, p, "plan_samples_total"); n < 60 {
 					t.Errorf("%g samples were taken", n)
