@@ -83,19 +83,31 @@ func (b *burstDetector) findRate(expected float64, longest time.Duration) (rate 
 		if n <= mean {
 			continue
 		}
-		if evidence := float64(n*exact.Ln(n/mean)) - (n - mean); evidence > most {
+		if evidence := likelihoodRatio(n, mean); evidence > most {
 			rate, found, most = n/length.Seconds(), true, evidence
 		}
 	}
 	return rate, found
 }
 
+// isFarFewer reports whether n arrivals are so few where m are expected that the forecast no longer holds.
+func isFarFewer(n, m float64) bool { return n < m && likelihoodRatio(n, m) > burstEvidence }
+
+// likelihoodRatio returns the logarithm of the likelihood ratio for n arrivals where m are expected.
+func likelihoodRatio(n, m float64) float64 {
+	if n <= 0 {
+		return m
+	}
+	return float64(n*exact.Ln(n/m)) - (n - m)
+}
+
 // HandleSample takes what was observed since the last interval or sample. If requests come so much faster than the
 // forecast that it no longer holds, it raises orders, and returns the plan; else raised is false. So the workers for a
 // burst are ordered before the interval ends, for the rate since it began, and not for the mean of the interval. A
-// sample lowers no order, and says nothing about the workers: the last known ones are assumed. Times must not go back.
+// sample lowers no order, and says nothing about the workers: the ones of the last interval are assumed, and no order is
+// raised if that did not tell them. Times must not go back.
 func (p *Planner) HandleSample(now kv.Mono, s IntervalSample) (plan Plan, raised bool) {
-	if !p.started || !p.usage.known || p.check.badIntervals > 0 || !s.isValid() {
+	if !p.fleetKnown || !p.usage.known || p.check.badIntervals > 0 || !s.isValid() {
 		return Plan{}, false
 	}
 	p.burst.addSample(now, s.Arrivals)
@@ -106,7 +118,7 @@ func (p *Planner) HandleSample(now kv.Mono, s IntervalSample) (plan Plan, raised
 	p.traffic.Queued = s.Queued
 	p.sizeRoles(&plan.Forecast)
 	feasible := p.fitNeeds(p.desiredWorkers())
-	p.recordNeeds(now)
+	p.recordNeeds(now, plan.Forecast.Expected)
 	before := p.currentOrders()
 	reasons, wants := make([]string, len(p.roles)), p.currentOrders()
 	for i := range p.roles {

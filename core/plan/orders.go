@@ -2,12 +2,13 @@ package plan
 
 import (
 	"fmt"
+	"time"
 
 	"penstock/core/kv"
 )
 
-// recordNeeds keeps what limits permit of what is needed, for as long as it delays scale-downs.
-func (p *Planner) recordNeeds(now kv.Mono) {
+// recordNeeds keeps what limits permit of what is needed at a rate, for as long as it delays scale-downs.
+func (p *Planner) recordNeeds(now kv.Mono, rate float64) {
 	needs := make([]int, len(p.roles))
 	for i := range p.roles {
 		needs[i] = max(p.roles[i].downNeed, p.roles[i].size.workers) + p.roles[i].extra
@@ -18,17 +19,27 @@ func (p *Planner) recordNeeds(now kv.Mono) {
 		for first < len(r.needs) && now.Sub(r.needs[first].at) >= p.cfg.DownAfter {
 			first++
 		}
-		r.needs = append(r.needs[first:], pastNeed{now, n})
+		r.needs = append(r.needs[first:], pastNeed{now, n, rate})
 	}
 }
 
-// recentNeed returns the most which was needed within DownAfter.
-func (r *roleState) recentNeed() int {
-	most := 0
+// recentNeed returns the most which was needed within DownAfter, and the most of that which still counts. A need no
+// longer counts when the requests of as much time as it was forecast for, a start-up and an interval, came far slower than
+// forecast, by the test which finds bursts: workers which stay beyond that cost more than to start them again. If workers
+// which left so were soon needed again, traffic comes and goes, and all needs count.
+func (p *Planner) recentNeed(now kv.Mono, r *roleState) (most, counts int) {
+	length := time.Duration(p.forecast.lead) * p.cfg.Interval
+	arrivals, known := p.forecast.recentSum(p.forecast.lead)
+	if r.hasReturned && now.Sub(r.returned) < longIntervals*p.cfg.Interval {
+		known = false
+	}
 	for _, n := range r.needs {
 		most = max(most, n.n)
+		if !known || now.Sub(n.at) < length || !isFarFewer(arrivals, float64(n.rate*length.Seconds())) {
+			counts = max(counts, n.n)
+		}
 	}
-	return most
+	return most, counts
 }
 
 // decideOrders sets the orders of all roles, and returns the reasons. Scale-downs come first. Their accelerators are
@@ -40,6 +51,9 @@ func (p *Planner) decideOrders(now kv.Mono, hold string, feasible []int) []strin
 		r := &p.roles[i]
 		wants[i], reasons[i] = p.decideTarget(now, r, hold, feasible[i], over)
 		if wants[i] < r.order {
+			if most, _ := p.recentNeed(now, r); wants[i] < most {
+				r.droppedAt, r.hasDropped = now, true
+			}
 			r.lowerOrder(now, wants[i], &p.cfg)
 			r.dropPending()
 			r.lastLow, r.hasLow = now, true
@@ -75,6 +89,9 @@ func (p *Planner) grantWants(now kv.Mono, wants []int, reasons []string) {
 			}
 			if r.held > 0 { // the connector may drain workers of the order before, and start these beside them
 				r.held += n - r.order
+			}
+			if r.hasDropped && now.Sub(r.droppedAt) < p.cfg.DownAfter { // they would be there still
+				r.returned, r.hasReturned = now, true
 			}
 			r.lastUp, r.hasUp = now, true
 			r.order = n
@@ -124,7 +141,8 @@ func (p *Planner) decideTarget(
 
 // decideDown returns the order of a role which could shrink to want.
 func (p *Planner) decideDown(now kv.Mono, r *roleState, want, feasible int) (order int, reason string) {
-	to := min(max(r.recentNeed(), want), r.order)
+	most, counts := p.recentNeed(now, r)
+	to := min(max(counts, want), r.order)
 	switch {
 	case now.Sub(p.coveredFrom) < p.cfg.DownAfter:
 		return r.order, fmt.Sprintf("hold: %d would do, and metrics are known for less than %v", want, p.cfg.DownAfter)
@@ -134,6 +152,9 @@ func (p *Planner) decideDown(now kv.Mono, r *roleState, want, feasible int) (ord
 	case r.hasLow && now.Sub(r.lastLow) < p.cfg.DownEvery:
 		return r.order, fmt.Sprintf("hold: %d would do, and the last ones were stopped less than %v ago", want,
 			p.cfg.DownEvery)
+	}
+	if to < min(most, r.order) {
+		return to, fmt.Sprintf("stop %d: %s; the traffic of the others is over", r.order-to, p.describeNeed(r, feasible))
 	}
 	return to, fmt.Sprintf("stop %d: %s", r.order-to, p.describeNeed(r, feasible))
 }

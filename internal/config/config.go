@@ -434,6 +434,7 @@ func (p *problems) report(key, what string) {
 //	0s MEANING    a duration of at least 0; MEANING says what 0s does
 //	name          a name of instances
 //	address       an address to listen on, or empty
+//	url           a URL of HTTP, or several, or empty; it is shown without what could be a secret
 //	A|B|C         one of the texts
 func (p *problems) checkValue(key string, value any, valid string) {
 	lo, hi, isRange := strings.Cut(valid, "..")
@@ -442,6 +443,8 @@ func (p *problems) checkValue(key string, value any, valid string) {
 		switch {
 		case valid == "name":
 			p.checkName(key, v)
+		case valid == "url" && v != "":
+			p.requireURL(key, v)
 		case valid == "address" && v != "":
 			if err := CheckAddress(v); err != nil {
 				p.report(key, err.Error())
@@ -455,6 +458,10 @@ func (p *problems) checkValue(key string, value any, valid string) {
 			p.report(key, fmt.Sprintf("%v must be positive, for example 30s", v))
 		case strings.HasPrefix(valid, "0s ") && v < 0:
 			p.report(key, fmt.Sprintf("%v must not be negative; %s", v, valid))
+		}
+	case []string:
+		for _, one := range v {
+			p.checkValue(key, one, valid)
 		}
 	case []float64:
 		for _, one := range v {

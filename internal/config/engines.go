@@ -481,20 +481,7 @@ func redactPart(part string) string {
 	case !slices.Contains(RemoteKinds(), key):
 		return key + "=xxxxx"
 	}
-	u, err := url.Parse(value)
-	if err != nil {
-		return key + "=(unreadable)"
-	}
-	if u.User != nil {
-		u.User = url.User("xxxxx")
-	}
-	if u.RawQuery != "" {
-		u.RawQuery = "xxxxx"
-	}
-	if u.Fragment != "" {
-		u.Fragment = "xxxxx"
-	}
-	return key + "=" + u.String()
+	return key + "=" + redactURL(value)
 }
 
 // displayValue returns the redacted setting: a string if there is one engine, as in a file, else a list.

@@ -216,13 +216,19 @@ func planConfig(t *testing.T) plan.Config {
 // runFleet runs a planner for a fleet in a bubble, and test beside it. It returns when all processes have ended.
 func runFleet(t *testing.T, f *fakeFleet, test func(t *testing.T, p *FleetPlanner)) {
 	t.Helper()
+	runSampledFleet(t, f, 0, test)
+}
+
+// runSampledFleet is runFleet with samples.
+func runSampledFleet(t *testing.T, f *fakeFleet, every time.Duration, test func(t *testing.T, p *FleetPlanner)) {
+	t.Helper()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		connector, err := NewProcessConnector(ProcessConfig{Launch: f.launch, Binary: "penstock", Dir: dir, DrainTimeout: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := newTestPlanner(t, Config{Sources: SourceConfig{Server: "http://fleet"}, ConnectorName: "process"}, f, connector)
+		p := newTestPlanner(t, Config{Sources: SourceConfig{Server: "http://fleet"}, SampleEvery: every, ConnectorName: "process"}, f, connector)
 		stop := startPlanner(t, p)
 		test(t, p)
 		stop()
@@ -303,6 +309,110 @@ func TestLoadStep(t *testing.T) {
 			t.Error(killed)
 		}
 	})
+}
+
+// TestBurstBetweenIntervals: samples have a burst answered before the interval ends, for its own rate. When it is over, the
+// workers leave.
+func TestBurstBetweenIntervals(t *testing.T) {
+	for _, every := range []time.Duration{0, 5 * time.Second} {
+		f := &fakeFleet{rate: 2, startUp: time.Second}
+		runSampledFleet(t, f, every, func(t *testing.T, p *FleetPlanner) {
+			pass(10*time.Minute + time.Second)
+			if n := orderOf(p); n != 1 {
+				t.Fatalf("%d workers are ordered for two requests a second", n)
+			}
+			intervals := counterOf(t, p, "plan_intervals_total")
+			f.change(func(f *fakeFleet) { f.rate = 60 })
+			pass(15 * time.Second)
+			r, started := p.LastReport(), len(f.callsOf("start"))
+			if every == 0 {
+				if orderOf(p) != 1 || r.Sampled {
+					t.Errorf("without samples, within the interval: %+v", r.Roles)
+				}
+				return
+			}
+			if most := orderOf(p); most < 4 || started != most || !r.Sampled || r.Traffic == nil || r.Traffic.Arrivals > 3 || r.Forecast.Expected < 40 {
+				t.Fatalf("15 s after the burst began: %d started, %+v", started, r)
+			}
+			if n := counterOf(t, p, "plan_intervals_total"); n != intervals {
+				t.Errorf("%g samples count as intervals", n-intervals)
+			}
+			pass(15 * time.Second)
+			if r := p.LastReport(); r.Sampled || orderOf(p) < 4 || orderOf(p) > started+1 {
+				t.Errorf("at the end of the interval: %+v", r.Roles)
+			}
+			f.change(func(f *fakeFleet) { f.rate = 2 })
+			pass(20 * time.Minute)
+			if n := orderOf(p); n != 1 {
+				t.Errorf("%d workers are ordered after the burst", n)
+			}
+		})
+	}
+}
+
+// TestSamplesWithoutBurst: samples order nothing while no more requests come, whatever becomes of the metrics: a frontend
+// which does not answer and then has counted on, a cache which gives one page for a while, a frontend which begins anew,
+// and workers which have just begun and are not in the table yet.
+func TestSamplesWithoutBurst(t *testing.T) {
+	for name, disturb := range map[string]func(*fakeFleet, bool){
+		"no frontend":       func(f *fakeFleet, is bool) { f.failing = is },
+		"frozen":            func(f *fakeFleet, is bool) { f.frozen = is },
+		"frozen by a cache": func(f *fakeFleet, is bool) { f.frozen, f.keepDate = is, is },
+		"partial":           func(f *fakeFleet, is bool) { f.partial = is },
+		"no table":          func(f *fakeFleet, is bool) { f.tableFailing = is },
+		"new frontend":      func(f *fakeFleet, _ bool) { f.requests = 0 },
+		"cold workers": func(f *fakeFleet, is bool) {
+			for _, p := range f.processes {
+				p.registered = !is
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &fakeFleet{rate: 8, startUp: time.Second}
+			runSampledFleet(t, f, 5*time.Second, func(t *testing.T, p *FleetPlanner) {
+				pass(10*time.Minute + time.Second)
+				before := orderOf(p)
+				step := func(is bool, d time.Duration) {
+					t.Helper()
+					f.change(func(f *fakeFleet) { disturb(f, is) })
+					pass(d)
+					if r := p.LastReport(); orderOf(p) > before || r.Sampled {
+						t.Fatalf("%d workers, then %+v, problems %q", before, r.Roles, r.Problems)
+					}
+				}
+				for _, at := range []time.Duration{7, 12, 22, 28} { // seconds of an interval
+					pass(at * time.Second)
+					step(true, 60*time.Second)
+					step(false, 150*time.Second-at*time.Second)
+				}
+				for range 3 { // within an interval
+					pass(8 * time.Second)
+					step(true, 11*time.Second)
+					step(false, 11*time.Second)
+				}
+				if n := counterOf(t, p, "plan_samples_total"); n < 60 {
+					t.Errorf("%g samples were taken", n)
+				}
+			})
+		})
+	}
+}
+
+// counterOf returns the sum of a counter of a planner.
+func counterOf(t *testing.T, p *FleetPlanner, name string) (sum float64) {
+	t.Helper()
+	families, err := p.cfg.Metrics.Gatherer().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "penstock_"+name {
+			for _, m := range f.GetMetric() {
+				sum += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum
 }
 
 // TestZeroTraffic: without requests the floor stays, which is a measurement and no lack of one.
