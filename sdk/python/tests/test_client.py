@@ -74,11 +74,12 @@ class Fleet(AsyncCase):
             response = await http.post(self.up.url + "/v1/router/explain", json=body)
         return response.raise_for_status().json()["decision"]
 
-    async def active(self) -> int:
-        """Return how many requests the workers have, as the router counts them and as they report them."""
+    async def idle(self) -> bool:
+        """Return whether the workers have no request, as the router counts them and as they report them."""
         async with httpx.AsyncClient() as http:
             table = (await http.get(self.up.url + "/v1/router/workers")).raise_for_status().json()["rows"]
-        return sum(row["load"]["active_requests"] + row["load"]["reported"]["running"] for row in table)
+        loads = [row["load"] for row in table]
+        return all(load["active_requests"] == 0 and load["reported"] and load["reported"]["running"] == 0 for load in loads)
 
     async def test_generate(self) -> None:
         stream = await self.router.generate(
@@ -158,7 +159,7 @@ class Fleet(AsyncCase):
 
     async def test_cancel(self) -> None:
         """Closing or dropping an iterator, and cancelling its task, end the request at the worker."""
-        await wait_until(self.active, lambda active: active == 0)
+        await wait_until(self.idle, bool)
         started = asyncio.Event()
 
         async def read() -> None:
@@ -180,7 +181,7 @@ class Fleet(AsyncCase):
                     if how == "close":
                         await stream.aclose()
                     del stream
-                await wait_until(self.active, lambda active: active == 0)
+                await wait_until(self.idle, bool)
 
     async def test_unknown_worker(self) -> None:
         client = self.endpoint.client()
