@@ -371,7 +371,7 @@ func (l *Loaded) applyEnvironment(environ []string) error {
 	l.applyDynamoVariables(environ)
 	for _, kv := range environ {
 		name, value, _ := strings.Cut(kv, "=")
-		if !strings.HasPrefix(name, envPrefix) || name == EnvFile || name == EnvKey || name == EnvServer {
+		if !strings.HasPrefix(name, envPrefix) || slices.Contains([]string{EnvFile, EnvKey, EnvServer, EnvBin}, name) {
 			continue
 		}
 		key := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, envPrefix)), "_", "-")
