@@ -8,7 +8,8 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// BuildCall builds the call to /generate for one choice. Members whose value is off are left out.
+// BuildCall builds the call to /generate for one choice. The seed and the temperature are always in it, other options where
+// they are on.
 func (d *functionDialect) BuildCall(p *remote.SubRequest, call *remote.Call) error {
 	if p.Request.Logprobs >= 0 {
 		return &fault.Error{Code: fault.Unimplemented, Param: "logprobs", Message: "functions in Python give no log-probabilities: ask without them"}
@@ -36,17 +37,7 @@ func (d *functionDialect) BuildCall(p *remote.SubRequest, call *remote.Call) err
 func appendStops(b []byte, p *remote.SubRequest) []byte {
 	b = append(b, `{"max_tokens":`...)
 	b = strconv.AppendInt(b, int64(p.MaxTokens), 10)
-	if p.MinTokens > 0 {
-		b = remote.AppendIntField(b, "min_tokens", int64(p.MinTokens))
-	}
-	if stop := &p.Request.Stop; len(stop.Tokens) > 0 {
-		b = append(b, `,"stop_token_ids":`...)
-		b = strictjson.AppendTokens(b, stop.Tokens)
-	}
-	if p.Request.Stop.IgnoreEOS {
-		b = append(b, `,"ignore_eos":true`...)
-	}
-	return append(b, '}')
+	return append(remote.AppendStops(b, p), '}')
 }
 
 // appendSampling appends sampling_options.

@@ -30,6 +30,8 @@ func (d *functionDialect) HandleEvent(p *remote.SubRequest, data []byte) error {
 	switch {
 	case err != nil:
 		return engine.ContractError("an answer that cannot be read", err)
+	case e.isError && p.IsFinished():
+		return io.EOF // the answer is whole
 	case e.isError:
 		return remote.StreamError(data)
 	}
@@ -38,11 +40,14 @@ func (d *functionDialect) HandleEvent(p *remote.SubRequest, data []byte) error {
 			return err
 		}
 	}
+	if p.IsFinished() {
+		return nil
+	}
 	finish, known := finishes[e.finish]
 	if !known {
 		return fault.New(fault.Unavailable, "the function gave the request up: %s", remote.SanitizeMessage(e.finish))
 	}
-	if at := d.findStop(p, e.tokens); at >= 0 {
+	if at := findStop(p, e.tokens); at >= 0 {
 		e.tokens, finish = e.tokens[:at+1], engine.FinishStop
 	}
 	if finish == engine.NotFinished && p.DeliveredTokens(0)+len(e.tokens) >= p.MaxTokens {
@@ -63,14 +68,13 @@ var finishes = map[string]engine.Finish{
 }
 
 // findStop returns the index of the first token which ends the choice, -1 if none does: functions need not know stop
-// tokens. With a minimum of tokens only the function knows where they count.
-func (d *functionDialect) findStop(p *remote.SubRequest, tokens []kv.Token) int {
-	if p.MinTokens > 0 {
-		return -1
+// tokens. Before the least number of tokens none does.
+func findStop(p *remote.SubRequest, tokens []kv.Token) int {
+	first := min(max(p.MinTokens-p.DeliveredTokens(0), 0), len(tokens))
+	if at := slices.IndexFunc(tokens[first:], p.IsStopToken); at >= 0 {
+		return first + at
 	}
-	return slices.IndexFunc(tokens, func(t kv.Token) bool {
-		return slices.Contains(p.Request.Stop.Tokens, t) || !p.Request.Stop.IgnoreEOS && slices.Contains(d.eos, t)
-	})
+	return -1
 }
 
 // decodeEvent reads an event. It appends the tokens to tokens, and skips members which it does not know.

@@ -107,7 +107,7 @@ func (p *functionProbe) findDialect(_ context.Context, card *engine.Card) (remot
 
 // complete sets what is particular to this protocol.
 func (p *functionProbe) complete(_ context.Context, rc *remote.Config) (err error) {
-	rc.CheckAlive = p.checkAlive
+	rc.CheckAlive = func(ctx context.Context) error { return p.CheckModel(ctx, pathHealth) }
 	rc.ProveSalts = false // the proof calls the function: the first request with a salt starts it
 	if rc.Card.NoPrefixCache {
 		rc.Salts = remote.SaltsUnneeded
@@ -129,12 +129,4 @@ func (p *functionProbe) cacheSource(card *engine.Card) (remote.CacheSource, erro
 		return nil, nil
 	}
 	return p.FollowPaged(card, "give serve_endpoint a KvEventPublisher as kv_publisher", "the function publishes no KV events: what it has cached is guessed from the requests sent to it")
-}
-
-// checkAlive checks that the server answers and serves the same model.
-func (p *functionProbe) checkAlive(ctx context.Context) error {
-	if err := p.CheckHealth(ctx, pathHealth); err != nil {
-		return err
-	}
-	return p.CheckSame(ctx)
 }

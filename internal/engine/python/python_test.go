@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,6 +22,7 @@ import (
 	"penstock/internal/engine/enginetest"
 	"penstock/internal/engine/remote"
 	"penstock/internal/fixturetest"
+	"penstock/internal/zmtp"
 )
 
 func TestMain(m *testing.M) { fixturetest.RunTests(m) }
@@ -27,8 +30,10 @@ func TestMain(m *testing.M) { fixturetest.RunTests(m) }
 // call is what a function is called with.
 type call struct {
 	TokenIDs []kv.Token `json:"token_ids"`
+	Salt     string     `json:"cache_salt"`
 	Stops    struct {
-		Max int `json:"max_tokens"`
+		Min    int        `json:"min_tokens"`
+		Tokens []kv.Token `json:"stop_token_ids"`
 	} `json:"stop_conditions"`
 	Sampling struct {
 		Seed        uint64  `json:"seed"`
@@ -36,18 +41,26 @@ type call struct {
 	} `json:"sampling_options"`
 }
 
-// models is the answer of /v1/models.
-func models(blockSize, blocks int) string {
+// describeModel returns an answer of /v1/models.
+func describeModel(blockSize, blocks int) string {
 	return fmt.Sprintf(`{"data":[{"id":"m","root":"","owned_by":"penstock-python","max_model_len":512,"block_size":%d,"blocks":%d}]}`, blockSize, blocks)
 }
 
-const vocabulary = 500
+const (
+	vocabulary = 500
+	key        = "k"
+)
 
-// serve starts a server whose function yields what yield writes, and returns the configuration of its adapter.
-func serve(t testing.TB, models string, yield func(w http.ResponseWriter, r *http.Request, c *call)) Config {
+// startServer starts a server whose function yields what yield writes, and returns the configuration of its adapter.
+func startServer(t testing.TB, models string, yield func(w http.ResponseWriter, r *http.Request, c *call)) Config {
+	return startChangingServer(t, func() string { return models }, yield)
+}
+
+// startChangingServer is startServer with an answer of /v1/models which can change.
+func startChangingServer(t testing.TB, models func() string, yield func(w http.ResponseWriter, r *http.Request, c *call)) Config {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
-	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, models) })
+	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, models()) })
 	mux.HandleFunc("POST /generate", func(w http.ResponseWriter, r *http.Request) {
 		var c call
 		if err := json.NewDecoder(r.Body).Decode(&c); err != nil {
@@ -56,14 +69,20 @@ func serve(t testing.TB, models string, yield func(w http.ResponseWriter, r *htt
 		w.Header().Set("Content-Type", "text/event-stream")
 		yield(w, r, &c)
 	})
-	s := httptest.NewServer(mux)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer "+key {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	}))
 	t.Cleanup(s.Close)
 	u, err := url.Parse(s.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return Config{
-		Spec:      remote.Spec{Kind: "python", URL: u, Rank: remote.AnyRank, Ranks: 1, Mode: remote.ModeTokens},
+		Spec:      remote.Spec{Kind: "python", URL: u, APIKey: key, Rank: remote.AnyRank, Ranks: 1, Mode: remote.ModeTokens, SaltWait: time.Minute},
 		Tokenizer: engine.TokenizerRef{Kind: "builtin"}, VocabSize: vocabulary, EOS: []kv.Token{1},
 	}
 }
@@ -74,7 +93,7 @@ func yieldEvent(w http.ResponseWriter, format string, args ...any) {
 }
 
 // yieldChain yields tokens which are a function of those before them, and of the seed if they are drawn, until the call
-// ends. It knows neither the limit nor stop tokens.
+// ends. It knows neither the limit nor stop tokens, except that none of them comes before the minimum.
 func yieldChain(w http.ResponseWriter, r *http.Request, c *call) {
 	last := uint64(0)
 	for _, t := range c.TokenIDs {
@@ -83,28 +102,63 @@ func yieldChain(w http.ResponseWriter, r *http.Request, c *call) {
 	if c.Sampling.Temperature > 0 {
 		last += c.Sampling.Seed
 	}
-	for r.Context().Err() == nil {
-		token := last * 2654435761 % (vocabulary - 2)
-		last = last*31 + token + 2
+	for n := 0; r.Context().Err() == nil; n++ {
+		token := kv.Token(last * 2654435761 % (vocabulary - 2))
+		for n < c.Stops.Min && slices.Contains(c.Stops.Tokens, token+2) {
+			token = (token + 1) % (vocabulary - 2)
+		}
+		last = last*31 + uint64(token) + 2
 		yieldEvent(w, `{"token_ids":[%d]}`, token+2)
 	}
 }
 
-func open(t testing.TB, cfg Config) *Engine {
-	t.Helper()
-	e, err := Open(context.Background(), cfg)
-	if err != nil {
-		t.Fatal(err)
+// prefixCache is the KV cache of a function: it forgets nothing.
+type prefixCache struct {
+	sync.Mutex
+	blocks map[string]bool
+}
+
+// storePrompt stores the full blocks of a prompt before its last token, and returns how many tokens of them were there.
+func (p *prefixCache) storePrompt(c *call, blockSize int) (cached int) {
+	p.Lock()
+	defer p.Unlock()
+	for end := blockSize; end < len(c.TokenIDs); end += blockSize {
+		block := fmt.Sprint(c.Salt, c.TokenIDs[:end])
+		if p.blocks[block] {
+			cached = end
+		}
+		p.blocks[block] = true
 	}
-	t.Cleanup(e.Client().Close)
-	return e
+	return cached
+}
+
+func openEngine(t testing.TB, cfg Config) *Engine {
+	t.Helper()
+	return enginetest.OpenAdapter(t, Open, cfg)
+}
+
+// newRequest returns a greedy request for at most 20 tokens.
+func newRequest(prompt ...kv.Token) *engine.Request {
+	return &engine.Request{ID: "r", Attempt: 1, Choices: 1, Logprobs: -1, Prompt: prompt, Stop: engine.Stop{MaxTokens: 20}}
+}
+
+// TestSuite runs the conformance suite over real sockets.
+func TestSuite(t *testing.T) {
+	enginetest.Test(t, enginetest.Options{Redraws: true, NoLogprobs: true, New: func(t testing.TB) engine.Engine {
+		const blockSize = 16
+		cache := prefixCache{blocks: map[string]bool{}}
+		return openEngine(t, startServer(t, describeModel(blockSize, 64), func(w http.ResponseWriter, r *http.Request, c *call) {
+			yieldEvent(w, `{"cached_tokens":%d}`, cache.storePrompt(c, blockSize))
+			yieldChain(w, r, c)
+		}))
+	}})
 }
 
 // TestResume: a stream which another worker continues after any token is the one which was not interrupted.
 func TestResume(t *testing.T) {
-	e := open(t, serve(t, models(16, 0), yieldChain))
+	e := openEngine(t, startServer(t, describeModel(16, 0), yieldChain))
 	ctx := enginetest.Start(t, e)
-	req := &engine.Request{ID: "r", Attempt: 1, Choices: 1, Logprobs: -1, Prompt: []kv.Token{3, 4}, Stop: engine.Stop{MaxTokens: 20}}
+	req := newRequest(3, 4)
 	whole := enginetest.MustGenerate(t, ctx, e, req)[0].Tokens
 	if len(whole) != 20 {
 		t.Fatalf("%d tokens, want 20", len(whole))
@@ -122,7 +176,7 @@ func TestResume(t *testing.T) {
 // answer sends the request elsewhere.
 func TestCancel(t *testing.T) {
 	ended := make(chan struct{}, 1)
-	e := open(t, serve(t, models(16, 0), func(w http.ResponseWriter, r *http.Request, c *call) {
+	e := openEngine(t, startServer(t, describeModel(16, 0), func(w http.ResponseWriter, r *http.Request, c *call) {
 		yieldEvent(w, `{"token_ids":[5]}`)
 		if c.TokenIDs[0] == 4 {
 			panic(http.ErrAbortHandler)
@@ -132,7 +186,7 @@ func TestCancel(t *testing.T) {
 	}))
 	ctx, cancel := context.WithCancel(enginetest.Start(t, e))
 	defer cancel()
-	req := &engine.Request{ID: "r", Attempt: 1, Choices: 1, Logprobs: -1, Prompt: []kv.Token{4}, Stop: engine.Stop{MaxTokens: 20}}
+	req := newRequest(4)
 	if _, err := enginetest.Generate(ctx, e, req); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("an answer which broke off: %v", err)
 	}
@@ -148,28 +202,62 @@ func TestCancel(t *testing.T) {
 	}
 	select {
 	case <-ended:
-	case <-time.After(30 * time.Second):
+	case <-time.After(fixturetest.TimeLeft(t)):
 		t.Error("the function was not cancelled")
+	}
+}
+
+// TestReplaced: a server which serves another model than before is sent nothing.
+func TestReplaced(t *testing.T) {
+	var replaced atomic.Bool
+	describe := func() string {
+		if replaced.Load() {
+			return strings.Replace(describeModel(16, 0), `"m"`, `"n"`, 1)
+		}
+		return describeModel(16, 0)
+	}
+	e := openEngine(t, startChangingServer(t, describe, func(http.ResponseWriter, *http.Request, *call) {
+		replaced.Store(true)
+		panic(http.ErrAbortHandler)
+	}))
+	ctx := enginetest.Start(t, e)
+	for deadline := time.Now().Add(fixturetest.TimeLeft(t)); ; {
+		_, err := enginetest.Generate(ctx, e, newRequest(3))
+		if fault.CodeOf(err) == fault.Unavailable && strings.Contains(err.Error(), "another model") {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("still %v", err)
+		}
 	}
 }
 
 func TestCard(t *testing.T) {
 	for _, c := range []struct {
 		models  string
-		blocks  int // set by Penstock
+		blocks  int    // set by Penstock
+		events  string // the endpoint which publishes them
 		want    string
 		problem string
 	}{
-		{models: models(32, 0), want: "32 0 512 true false"},
-		{models: models(32, 64), want: "32 64 512 false true"},
-		{models: models(32, 64), blocks: 32, want: "32 64 512 false true"},
-		{models: models(32, 64), blocks: 64, problem: "block-size is 64"},
-		{models: models(1, 64), problem: "block_size must be"},
-		{models: models(32, -1), problem: "blocks must not be negative"},
+		{models: describeModel(32, 0), want: "32 0 512 true false"},
+		{models: describeModel(32, 64), want: "32 64 512 false true"},
+		{models: describeModel(32, 64), blocks: 32, want: "32 64 512 false true"},
+		{models: describeModel(32, 64), events: "tcp://127.0.0.1:1", want: "32 64 512 false false"},
+		{models: describeModel(32, 0), events: "tcp://127.0.0.1:1", want: "32 0 512 false false"},
+		{models: describeModel(32, 64), blocks: 64, problem: "block-size is 64"},
+		{models: describeModel(1, 64), problem: "block_size must be"},
+		{models: describeModel(32, -1), problem: "blocks must not be negative"},
 		{models: `{"data":[{"id":"m"},{"id":"n"}]}`, problem: "serves 2 models"},
 	} {
-		cfg := serve(t, c.models, yieldChain)
+		cfg := startServer(t, c.models, yieldChain)
 		cfg.Spec.BlockSize = c.blocks
+		if c.events != "" {
+			var err error
+			if cfg.Spec.Events, err = zmtp.ParseEndpoint(c.events); err != nil {
+				t.Fatal(err)
+			}
+		}
 		e, err := Open(t.Context(), cfg)
 		if c.problem != "" {
 			if err == nil || !strings.Contains(err.Error(), c.problem) {
@@ -206,6 +294,9 @@ func TestAnswers(t *testing.T) {
 		"after EOS":         {events: `{"token_ids":[5,1,6]} {"token_ids":[7]}`, want: []kv.Token{5, 1}, finish: engine.FinishStop},
 		"a stop token":      {events: `{"token_ids":[99]} {"token_ids":[7]}`, want: []kv.Token{99}, finish: engine.FinishStop},
 		"EOS before a min.": {events: `{"token_ids":[5,1,6]} {"token_ids":[7]}`, min: 3, want: []kv.Token{5, 1, 6, 7}, finish: engine.FinishLength},
+		"EOS after a min.":  {events: `{"token_ids":[5]} {"token_ids":[1,6,99,7]}`, min: 2, want: []kv.Token{5, 1, 6, 99}, finish: engine.FinishStop},
+		"error at the end":  {events: `{"token_ids":[5],"finish_reason":"stop"} {"error":{"message":"KeyError","code":500}}`, want: []kv.Token{5}, finish: engine.FinishStop},
+		"tokens at the end": {events: `{"token_ids":[5],"finish_reason":"stop"} {"token_ids":[6],"finish_reason":"x"} [DONE]`, want: []kv.Token{5}, finish: engine.FinishStop},
 		"no end":            {events: `{"token_ids":[5]} [DONE]`, want: []kv.Token{5}, code: fault.Unavailable, says: "before it was complete"},
 		"given up":          {events: `{"token_ids":[5],"finish_reason":"cancelled"}`, code: fault.Unavailable, says: "cancelled"},
 		"invalid":           {events: `{"error":{"message":"no","code":400}}`, code: fault.Invalid, says: "no"},
@@ -216,14 +307,13 @@ func TestAnswers(t *testing.T) {
 		"out of vocabulary": {events: `{"token_ids":[500]}`, code: fault.Internal, says: "outside the vocabulary"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := open(t, serve(t, models(16, 0), func(w http.ResponseWriter, _ *http.Request, _ *call) {
+			e := openEngine(t, startServer(t, describeModel(16, 0), func(w http.ResponseWriter, _ *http.Request, _ *call) {
 				for event := range strings.SplitSeq(c.events, " ") {
 					yieldEvent(w, "%s", event)
 				}
 			}))
-			req := &engine.Request{
-				ID: "r", Attempt: 1, Choices: 1, Logprobs: -1, Prompt: []kv.Token{3}, Stop: engine.Stop{MaxTokens: 4, MinTokens: c.min, Tokens: []kv.Token{99}},
-			}
+			req := newRequest(3)
+			req.Stop = engine.Stop{MaxTokens: 4, MinTokens: c.min, Tokens: []kv.Token{99}}
 			var got []kv.Token
 			finish := engine.NotFinished
 			err := e.Generate(enginetest.Start(t, e), req, func(d *engine.Delta) error {
@@ -242,12 +332,12 @@ func TestAnswers(t *testing.T) {
 
 // TestCached: what the function says it had cached comes with the first tokens.
 func TestCached(t *testing.T) {
-	e := open(t, serve(t, models(16, 0), func(w http.ResponseWriter, _ *http.Request, _ *call) {
+	e := openEngine(t, startServer(t, describeModel(16, 0), func(w http.ResponseWriter, _ *http.Request, _ *call) {
 		yieldEvent(w, `{"token_ids":[5],"cached_tokens":2}`)
 		yieldEvent(w, `{"token_ids":[6],"cached_tokens":2,"finish_reason":"stop"}`)
 		yieldEvent(w, "[DONE]")
 	}))
-	req := &engine.Request{ID: "r", Attempt: 1, Choices: 1, Logprobs: -1, Prompt: []kv.Token{3, 4, 5}, Stop: engine.Stop{MaxTokens: 4}}
+	req := newRequest(3, 4, 5)
 	var cached []int
 	err := e.Generate(enginetest.Start(t, e), req, func(d *engine.Delta) error {
 		if len(d.Tokens) > 0 {
@@ -266,7 +356,8 @@ func TestCalls(t *testing.T) {
 		Name: "m", Engine: "python", Numerics: "x", BlockSize: 16, Ranks: 1, ContextLength: 512, VocabSize: vocabulary,
 		EOS: []kv.Token{1}, Tokenizer: engine.TokenizerRef{Kind: "builtin"},
 	}
-	req := engine.Request{ID: "r", Attempt: 1, Choices: 1, Logprobs: -1, Prompt: []kv.Token{3, 4}, Stop: engine.Stop{MaxTokens: 9}}
+	req := *newRequest(3, 4)
+	req.Stop.MaxTokens = 9
 	full := req
 	full.Attempt, full.Generated, full.Salt = 2, [][]kv.Token{{7, 8}}, kv.Salt{Namespace: "a"}
 	full.Stop = engine.Stop{MaxTokens: 9, MinTokens: 3, Tokens: []kv.Token{2}, IgnoreEOS: true}
@@ -280,7 +371,7 @@ func TestCalls(t *testing.T) {
 	}{
 		{req, `{"request_id":"r-1-1","model":"m","token_ids":[3,4],"eos_token_ids":[1],"stop_conditions":{"max_tokens":9},"sampling_options":{"seed":0,"temperature":0}}`},
 		{full, `{"request_id":"r-2-1","model":"m","token_ids":[3,4,7,8],"eos_token_ids":[1],"cache_salt":"a",` +
-			`"stop_conditions":{"max_tokens":7,"min_tokens":1,"stop_token_ids":[2],"ignore_eos":true},` +
+			`"stop_conditions":{"max_tokens":7,"min_tokens":1,"ignore_eos":true,"stop_token_ids":[2]},` +
 			`"sampling_options":{"seed":SEED,"temperature":0.5,"top_k":3,"top_p":0.9,"min_p":0.1,"repetition_penalty":1.1,"presence_penalty":0.2,"frequency_penalty":0.3,"logit_bias":{"6":-1}}}`},
 	} {
 		d := &functionDialect{model: "m", eos: card.EOS}
