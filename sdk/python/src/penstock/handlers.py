@@ -7,7 +7,7 @@ import contextlib
 import hmac
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +27,8 @@ class ModelCard:
     """What a function serves.
 
     ``name`` is the model's name for clients, ``path`` the directory or the Hugging Face name of the checkpoint whose
-    tokenizer and chat template make its prompts. ``block_size`` is in tokens. ``total_blocks`` is the capacity of its KV
-    cache, 0 if it has none. ``context_length`` None is the checkpoint's.
+    tokenizer and chat template make its prompts. ``block_size`` is in tokens. ``total_blocks`` is the capacity of its
+    KV cache, 0 if it has none. ``context_length`` None is the checkpoint's.
     """
 
     name: str
@@ -85,6 +85,10 @@ class _BadRequest(Exception):
     pass
 
 
+class _WorkerGone(Exception):
+    pass
+
+
 class HandlerServer:
     """An HTTP server on this machine, for one worker. Every call shows ``key``."""
 
@@ -92,7 +96,8 @@ class HandlerServer:
         self._handler = handler
         self._card = card
         self._key = ("Bearer " + key).encode()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._calls: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._closed = False
 
     async def start(self) -> str:
         """Listen, and return the URL."""
@@ -104,19 +109,25 @@ class HandlerServer:
 
     async def close(self) -> None:
         """End all calls, and wait for their handlers."""
+        self._closed = True
         self._server.close()
-        for task in self._tasks:
+        for task in self._calls:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if self._calls:
+            await asyncio.wait(self._calls)
+
+    def filenos(self) -> list[int]:
+        """Return the descriptors of the sockets which are open."""
+        sockets = [*self._server.sockets, *(writer.get_extra_info("socket") for writer in self._calls.values())]
+        return [number for one in sockets if (number := one.fileno()) >= 0]
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        if len(self._tasks) >= _MAX_CONNECTIONS:
+        if self._closed or len(self._calls) >= _MAX_CONNECTIONS:
             writer.transport.abort()
             return
-        self._tasks.add(task)
+        self._calls[task] = writer
         try:
             await self._serve(reader, writer)
         except asyncio.CancelledError:
@@ -126,13 +137,15 @@ class HandlerServer:
         except asyncio.TimeoutError:  # another class before Python 3.11
             pass
         finally:
-            self._tasks.discard(task)
+            del self._calls[task]
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request: a connection has one, so that its end is the end of the call."""
         try:
             method, path, body = await asyncio.wait_for(self._read_request(reader), _PATIENCE)
+            if self._closed:  # wait_for returns what is there although close has cancelled it, before Python 3.12
+                return
             if (method, path) == ("POST", "/generate"):
                 request = json.loads(body)
                 if not isinstance(request, dict) or not isinstance(request.get("token_ids"), list):
@@ -144,7 +157,7 @@ class HandlerServer:
             status, answer = 200, self._card.models() if path == "/v1/models" else {}
         except _BadRequest as error:
             status, answer = error.args[0], {"error": {"message": error.args[1], "code": error.args[0]}}
-        except ValueError:
+        except (ValueError, RecursionError):  # the latter of lists in lists
             status, answer = 400, {"error": {"message": "the request cannot be read", "code": 400}}
         content = json.dumps(answer).encode()
         writer.write(_head(status, "application/json", f"Content-Length: {len(content)}") + content)
@@ -174,24 +187,33 @@ class HandlerServer:
         try:
             await asyncio.wait({call, ended}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if not call.done():
-                context.cancel()
-                call.cancel()
+            context.cancel()
+            call.cancel()
             ended.cancel()
-            with contextlib.suppress(asyncio.CancelledError, ConnectionError):
+            with contextlib.suppress(asyncio.CancelledError, _WorkerGone):
                 await call
             with contextlib.suppress(asyncio.CancelledError, ConnectionError):
                 await ended
 
     async def _write_events(self, request: dict[str, Any], context: Context, writer: asyncio.StreamWriter) -> None:
+        async def drain() -> None:
+            try:
+                await writer.drain()
+            except ConnectionError as error:
+                context.cancel()
+                raise _WorkerGone from error
+            await asyncio.sleep(0)  # a handler which never waits does not stop what else this process does
+
         writer.write(_head(200, "text/event-stream", "Transfer-Encoding: chunked"))
         try:
-            async for event in self._checked_events(request, context):
-                _write_event(writer, event)
-                await writer.drain()
-        except ConnectionError:
+            async with contextlib.aclosing(self._checked_events(request, context)) as events:
+                async for event in events:
+                    _write_event(writer, event)
+                    await drain()
+        except _WorkerGone:
             raise
         except ValueError as error:
+            _log.warning("the handler refused request %s", context.id(), exc_info=True)
             _write_event(writer, {"error": {"message": str(error), "code": 400}})
         except (UnavailableError, GeneratorExit) as error:
             _write_event(writer, {"error": {"message": str(error) or "the handler gave the request up", "code": 503}})
@@ -199,9 +221,11 @@ class HandlerServer:
             _log.exception("the handler failed on request %s", context.id())
             _write_event(writer, {"error": {"message": type(error).__name__, "code": 500}})
         writer.write(_chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
-        await writer.drain()
+        await drain()
 
-    async def _checked_events(self, request: dict[str, Any], context: Context) -> AsyncIterator[Mapping[str, Any]]:
+    async def _checked_events(
+        self, request: dict[str, Any], context: Context
+    ) -> AsyncGenerator[Mapping[str, Any], None]:
         """Yield the handler's events, and an end where it says none."""
         limit, count = request["stop_conditions"]["max_tokens"], 0
         events = self._handler(request, context)
