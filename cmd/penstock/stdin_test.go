@@ -10,8 +10,10 @@ func TestStopWithStdin(t *testing.T) {
 	in, out := io.Pipe()
 	ctx, stop := withInput(t.Context(), in)
 	defer stop()
-	if _, err := io.WriteString(out, "alive\n"); err != nil {
-		t.Fatal(err)
+	for range 2 { // the second write waits until what the first one wrote has been read
+		if _, err := io.WriteString(out, "alive\n"); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if ctx.Err() != nil {
 		t.Fatal("it stops while its standard input goes on")

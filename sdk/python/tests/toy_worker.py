@@ -1,6 +1,8 @@
 """A toy engine as a worker: the next token is a function of the tokens before it, so that any worker gives the same."""
 
 import asyncio
+import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,6 +13,7 @@ from penstock import Context, DistributedRuntime, KvEventPublisher, ModelCard, S
 
 BLOCK, CAPACITY = 16, 512  # tokens in a block, blocks in the cache
 PAUSE = 10  # tokens of output after which an answer waits for the gate
+FORK = 7  # the first token of a prompt for which a child is started, which waits for SIGTERM
 CARD = ModelCard("toy", "penstock-sim", block_size=BLOCK, total_blocks=CAPACITY, context_length=4096)
 
 
@@ -41,6 +44,10 @@ class Toy:
 
     async def generate(self, request: dict[str, Any], context: Context) -> AsyncIterator[dict[str, Any]]:
         tokens = list(request["token_ids"])
+        if tokens[0] == FORK:
+            if (child := os.fork()) == 0:
+                signal.pause()
+            print(child, flush=True)
         cached = self.store(tokens)
         try:
             for i in range(request["stop_conditions"]["max_tokens"]):

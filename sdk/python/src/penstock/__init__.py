@@ -1,6 +1,6 @@
 """Use Penstock from Python: send prompts to its workers, be a worker, or publish the KV cache events of an engine.
 
-docs/sdk.md describes both.
+docs/sdk.md describes all three.
 """
 
 from penstock.config import KvRouterConfig

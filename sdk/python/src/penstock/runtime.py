@@ -12,7 +12,7 @@ from penstock.checks import WORKER_ID, Fields, check_request
 from penstock.errors import PenstockError, UnavailableError, UnknownNameError
 from penstock.handlers import Handler, ModelCard
 from penstock.publisher import KvEventPublisher
-from penstock.serve import ServedEndpoint
+from penstock.serve import ServedEndpoint, stop_all
 from penstock.server import GenerateEvent, Server
 
 
@@ -43,8 +43,8 @@ class DistributedRuntime:
         return Namespace(self._server, name)
 
     def shutdown(self) -> None:
-        """Leave the fleet with all endpoints which are served. Running requests finish."""
-        self._server.stop_all()
+        """Leave the fleet with all endpoints which are served. Signal handlers and other threads may call it."""
+        stop_all(self._server)
 
     async def close(self) -> None:
         """Close the connections. A later call opens new ones."""
@@ -118,16 +118,13 @@ class Endpoint:
 
         ``handler(request, context)`` returns an async iterator of dicts with ``token_ids``, and with ``finish_reason``
         and ``cached_tokens`` where they are known. Its task is cancelled when no more tokens are wanted.
-        ``kv_publisher`` publishes what its KV cache has. With ``graceful_shutdown`` running requests finish, else other
-        workers go on with them. ``worker_args`` are further flags of `penstock worker`, which runs beside this process:
-        PENSTOCK_BIN names the program. Raises WorkerExitError if the worker ends by itself.
+        ``kv_publisher`` publishes what its KV cache has. With ``graceful_shutdown`` running requests finish first, else
+        other workers go on with them at once. ``worker_args`` are further flags of `penstock worker`, which runs beside
+        this process: PENSTOCK_BIN names the program. Raises ValueError if the publisher does not fit the card, and
+        WorkerExitError if the worker ends by itself.
         """
-        served = ServedEndpoint(self.path, handler, card, kv_publisher, graceful_shutdown, worker_args)
-        self.server.stops.add(served.stop)
-        try:
-            await served.run(self.server.stop_all)
-        finally:
-            self.server.stops.discard(served.stop)
+        args = (handler, card, kv_publisher, graceful_shutdown, worker_args)
+        await ServedEndpoint(self.server, self.path, *args).run()
 
     async def find_workers(self, fresh: bool = False) -> list[Worker]:
         """Return the workers, as last read unless that may not hold any more.

@@ -54,17 +54,11 @@ class Server:
             raise ValueError("attempts must be at least 1")
         self.url = _clean_url(url or os.environ.get("PENSTOCK_SERVER") or DEFAULT_SERVER)
         self.failures = 0  # calls after which what was learned of the fleet may not hold any more
-        self.stops: set[Callable[[], None]] = set()  # what ends each endpoint which this process serves
         self._key = api_key or os.environ.get("PENSTOCK_API_KEY")
         self._attempts = attempts
         self._ssl = ssl_context
         self._http: httpx.AsyncClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-
-    def stop_all(self) -> None:
-        """Leave the fleet with what this process serves."""
-        for stop in list(self.stops):
-            stop()
 
     async def get(self, path: str) -> Any:
         return await self.repeat(lambda: self.ask("GET", path, None))
