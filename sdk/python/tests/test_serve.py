@@ -356,6 +356,8 @@ class HandlerTest(AsyncCase):
                 self.yielded += 1
                 yield {"token_ids": [8]}
         finally:
+            for _ in range(50):
+                await asyncio.sleep(0)  # a cleanup of several rounds of the event loop, for which the server waits
             self.running -= 1
             if context.is_cancelled():
                 self.cancelled.set()
@@ -428,7 +430,7 @@ class HandlerTest(AsyncCase):
         with mock.patch.object(asyncio.StreamWriter, "drain", side_effect=ConnectionResetError):
             with self.assertNoLogs("penstock"):
                 await self.ask("POST /generate", call_body(5))
-        await asyncio.wait_for(self.cancelled.wait(), DEADLINE)
+        self.assertTrue(self.cancelled.is_set())
 
     async def test_connection_at_close(self) -> None:
         for rounds in range(10):

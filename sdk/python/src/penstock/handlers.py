@@ -124,7 +124,7 @@ class HandlerServer:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        if self._closed or len(self._calls) >= _MAX_CONNECTIONS:
+        if len(self._calls) >= _MAX_CONNECTIONS:
             writer.transport.abort()
             return
         self._calls[task] = writer
@@ -144,7 +144,7 @@ class HandlerServer:
         """Answer one request: a connection has one, so that its end is the end of the call."""
         try:
             method, path, body = await asyncio.wait_for(self._read_request(reader), _PATIENCE)
-            if self._closed:  # wait_for returns what is there although close has cancelled it, before Python 3.12
+            if self._closed:  # the connection came just before, or wait_for lost the cancellation (before Python 3.12)
                 return
             if (method, path) == ("POST", "/generate"):
                 request = json.loads(body)
@@ -187,8 +187,9 @@ class HandlerServer:
         try:
             await asyncio.wait({call, ended}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            context.cancel()
-            call.cancel()
+            if not context.is_cancelled():  # else a write has seen the end, and the handler may be cleaning up
+                context.cancel()
+                call.cancel()
             ended.cancel()
             with contextlib.suppress(asyncio.CancelledError, _WorkerGone):
                 await call
