@@ -437,16 +437,17 @@ func TestCachedPage(t *testing.T) {
 		f := &fakeFleet{rate: 8.37, startUp: time.Second, keptFor: kept}
 		runSampledFleet(t, f, 5*time.Second, func(t *testing.T, p *FleetPlanner) {
 			pass(10*time.Minute + time.Second)
-			before, samples := orderOf(p), counterOf(t, p, "plan_samples_total", "kept")
+			samples := counterOf(t, p, "plan_samples_total", "kept")
 			for range 20 {
 				pass(30 * time.Second)
 				r := p.LastReport()
-				if orderOf(p) != before || r.Hold != "" || r.Traffic == nil || math.Abs(r.Traffic.Arrivals-8.37) > 0.1 || len(r.Problems) > 0 {
-					t.Fatalf("kept for %v: %d workers, then %+v, traffic %+v, hold %q, problems %q", kept, before, r.Roles, r.Traffic, r.Hold, r.Problems)
+				if orderOf(p) != 1 || r.Hold != "" || r.Traffic == nil || math.Abs(r.Traffic.Arrivals-8.37) > 0.1 || len(r.Problems) > 0 {
+					t.Fatalf("kept for %v: %+v, traffic %+v, hold %q, problems %q", kept, r.Roles, r.Traffic, r.Hold, r.Problems)
 				}
 			}
-			if n := counterOf(t, p, "plan_samples_total", "kept") - samples; n < 10 {
-				t.Errorf("kept for %v: %g samples were new", kept, n)
+			samples = counterOf(t, p, "plan_samples_total", "kept") - samples
+			if raised := counterOf(t, p, "plan_samples_total", "raised"); samples != 20 || raised > 0 {
+				t.Errorf("kept for %v: %g samples had a new page, want 20, and %g raised an order", kept, samples, raised)
 			}
 			f.change(func(f *fakeFleet) { f.rate = 60 })
 			pass(kept + 30*time.Second)

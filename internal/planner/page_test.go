@@ -156,6 +156,13 @@ func TestStalePage(t *testing.T) {
 	measure(true, 135, 135, 15, 15, false)  // a third of 45 s
 	measure(false, 180, 180, 60, 60, false) // two thirds of 90 s
 	measure(false, 240, 240, 60, 60, false)
+	measure(true, 270, 270, 30, 30, false)
+	measure(false, 270, 300, 60, 60-10, true)
+	var r reading
+	s.measurePages([]fetched{{data: []byte(waitingPage(270)), at: start.Add(270 * time.Second), received: start.Add(6 * time.Minute)}}, time.Minute, &r)
+	if !r.frozen || len(r.problems) != 1 || !strings.Contains(r.problems[0], "frozen") {
+		t.Errorf("the same page again: frozen %v, %q", r.frozen, r.problems)
+	}
 }
 
 // TestManyLines: a page whose parsed form would take much more memory than its bytes is refused before.
