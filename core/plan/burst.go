@@ -62,9 +62,14 @@ func (b *burstDetector) addSample(now kv.Mono, arrivals float64) {
 	b.end, b.known = now, true
 }
 
-// endInterval adds what no sample had of the arrivals of an interval.
-func (b *burstDetector) endInterval(now kv.Mono, arrivals float64) {
-	b.addSample(now, max(arrivals-b.sampled, 0))
+// endInterval adds what no sample had of the arrivals of an interval. Stale ones are known until a sample: the time
+// since is no part then.
+func (b *burstDetector) endInterval(now kv.Mono, arrivals float64, stale bool) {
+	if stale && b.sampled > 0 {
+		b.end = now
+	} else {
+		b.addSample(now, max(arrivals-b.sampled, 0))
+	}
 	b.sampled = 0
 }
 
@@ -83,7 +88,7 @@ func (b *burstDetector) findRate(expected float64, longest time.Duration) (rate 
 		if n <= mean {
 			continue
 		}
-		if evidence := likelihoodRatio(n, mean); evidence > most {
+		if evidence := computeEvidence(n, mean); evidence > most {
 			rate, found, most = n/length.Seconds(), true, evidence
 		}
 	}
@@ -91,10 +96,10 @@ func (b *burstDetector) findRate(expected float64, longest time.Duration) (rate 
 }
 
 // isFarFewer reports whether n arrivals are so few where m are expected that the forecast no longer holds.
-func isFarFewer(n, m float64) bool { return n < m && likelihoodRatio(n, m) > burstEvidence }
+func isFarFewer(n, m float64) bool { return n < m && computeEvidence(n, m) > burstEvidence }
 
-// likelihoodRatio returns the logarithm of the likelihood ratio for n arrivals where m are expected.
-func likelihoodRatio(n, m float64) float64 {
+// computeEvidence returns the logarithm of the likelihood ratio for n arrivals where m are expected.
+func computeEvidence(n, m float64) float64 {
 	if n <= 0 {
 		return m
 	}

@@ -25,18 +25,22 @@ func (p *Planner) recordNeeds(now kv.Mono, rate float64) {
 
 // recentNeed returns the most which was needed within DownAfter, and the most of that which still counts. A need no
 // longer counts when the requests of as much time as it was forecast for, a start-up and an interval, came far slower than
-// forecast, by the test which finds bursts: workers which stay beyond that cost more than to start them again. If workers
-// which left so were soon needed again, traffic comes and goes, and all needs count.
+// forecast, by the test which finds bursts: workers which stay beyond that cost more than to start them again. Of that
+// time the last longIntervals are known. If workers which left so were soon needed again, traffic comes and goes, and
+// all needs count.
 func (p *Planner) recentNeed(now kv.Mono, r *roleState) (most, counts int) {
-	length := time.Duration(p.forecast.lead) * p.cfg.Interval
-	arrivals, known := p.forecast.recentSum(p.forecast.lead)
+	// Intervals end early or late: a need may be younger by half of one.
+	length := time.Duration(p.forecast.lead)*p.cfg.Interval - p.cfg.Interval/2
+	n := min(p.forecast.lead, longIntervals)
+	arrivals, known := p.forecast.recentSum(n)
+	seconds := float64(n) * p.cfg.Interval.Seconds()
 	if r.hasReturned && now.Sub(r.returned) < longIntervals*p.cfg.Interval {
 		known = false
 	}
-	for _, n := range r.needs {
-		most = max(most, n.n)
-		if !known || now.Sub(n.at) < length || !isFarFewer(arrivals, float64(n.rate*length.Seconds())) {
-			counts = max(counts, n.n)
+	for _, need := range r.needs {
+		most = max(most, need.n)
+		if !known || now.Sub(need.at) < length || !isFarFewer(arrivals, float64(need.rate*seconds)) {
+			counts = max(counts, need.n)
 		}
 	}
 	return most, counts
@@ -51,7 +55,7 @@ func (p *Planner) decideOrders(now kv.Mono, hold string, feasible []int) []strin
 		r := &p.roles[i]
 		wants[i], reasons[i] = p.decideTarget(now, r, hold, feasible[i], over)
 		if wants[i] < r.order {
-			if most, _ := p.recentNeed(now, r); wants[i] < most {
+			if most, _ := p.recentNeed(now, r); wants[i] < most && !over { // else the budget lowers it
 				r.droppedAt, r.hasDropped = now, true
 			}
 			r.lowerOrder(now, wants[i], &p.cfg)
@@ -149,12 +153,13 @@ func (p *Planner) decideDown(now kv.Mono, r *roleState, want, feasible int) (ord
 	case to == r.order:
 		return r.order, fmt.Sprintf("hold: %d would do, and %d were needed within %v, with %.0f %% more traffic", want,
 			r.order, p.cfg.DownAfter, 100*p.cfg.DownMargin)
-	case r.hasLow && now.Sub(r.lastLow) < p.cfg.DownEvery:
+	case r.hasLow && now.Sub(r.lastLow) < p.cfg.DownEvery-p.cfg.Interval/2: // as in recentNeed
 		return r.order, fmt.Sprintf("hold: %d would do, and the last ones were stopped less than %v ago", want,
 			p.cfg.DownEvery)
 	}
 	if to < min(most, r.order) {
-		return to, fmt.Sprintf("stop %d: %s; the traffic of the others is over", r.order-to, p.describeNeed(r, feasible))
+		return to, fmt.Sprintf("stop %d: %s; the requests for which the others were ordered have ended", r.order-to,
+			p.describeNeed(r, feasible))
 	}
 	return to, fmt.Sprintf("stop %d: %s", r.order-to, p.describeNeed(r, feasible))
 }

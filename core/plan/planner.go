@@ -210,7 +210,7 @@ func (p *Planner) acceptTraffic(now kv.Mono, t *Traffic) string {
 	p.traffic = *t
 	p.usage.addTraffic(t)
 	p.forecast.addArrivals(t.Arrivals)
-	p.burst.endInterval(now, t.Arrivals)
+	p.burst.endInterval(now, t.Arrivals, t.Stale)
 	return ""
 }
 

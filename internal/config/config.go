@@ -434,7 +434,7 @@ func (p *problems) report(key, what string) {
 //	0s MEANING    a duration of at least 0; MEANING says what 0s does
 //	name          a name of instances
 //	address       an address to listen on, or empty
-//	url           a URL of HTTP, or several, or empty; it is shown without what could be a secret
+//	url           a URL of HTTP, or empty, or a list of URLs; it is shown without what could be a secret
 //	A|B|C         one of the texts
 func (p *problems) checkValue(key string, value any, valid string) {
 	lo, hi, isRange := strings.Cut(valid, "..")
@@ -461,7 +461,11 @@ func (p *problems) checkValue(key string, value any, valid string) {
 		}
 	case []string:
 		for _, one := range v {
-			p.checkValue(key, one, valid)
+			if valid == "url" { // none is an empty list, and no empty URL in it
+				p.requireURL(key, one)
+			} else {
+				p.checkValue(key, one, valid)
+			}
 		}
 	case []float64:
 		for _, one := range v {

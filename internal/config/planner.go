@@ -33,7 +33,7 @@ type PlannerSettings struct {
 	Sample        Duration `key:"planner-sample" default:"5s" help:"time between two looks at arrivals and queues within an interval: a burst is then answered before the interval ends; 0s is none, as is a time that is no less than planner-interval"`
 	StartUp       Duration `key:"planner-startup" default:"1m" valid:"positive" help:"time from the order of a worker to its first request: loads are forecast that far"`
 	StartTimeout  Duration `key:"planner-start-timeout" default:"10m" valid:"positive" help:"time after which an ordered worker that is not ready is withdrawn"`
-	DownAfter     Duration `key:"planner-down-after" default:"5m" valid:"positive" help:"time in which no more workers were needed before some leave; those for traffic which is over leave when planner-startup and an interval have shown that"`
+	DownAfter     Duration `key:"planner-down-after" default:"5m" valid:"positive" help:"time in which no more workers were needed before some leave; workers for traffic which is over leave when planner-startup and an interval have shown that"`
 	Attainment    float64  `key:"planner-attainment" default:"0.99" valid:"0.01..0.9999" help:"share of requests that are to keep ttft-target and itl-target"`
 	Workers       []string `key:"planner-workers" group:"common" default:"aggregated=1..64" help:"role of workers with its least and largest number, ROLE=LEAST..MOST, or ROLE=LEAST..MOST:ACCELERATORS if a worker takes several; repeatable: aggregated, or prefill and decode"`
 	Budget        int      `key:"planner-budget" valid:"0..1048576" help:"accelerators that the workers of all roles take at most; 0 is no bound"`

@@ -68,6 +68,8 @@ func TestPlannerSettings(t *testing.T) {
 		{"--planner-server= --planner-metrics=http://h:1/metrics --planner-apply --planner-connector=virtual --data-dir=/tmp", ""},
 		{"--planner-server=", "there is nothing to read"},
 		{"--planner-metrics=file:///etc/passwd", "planner-metrics: want a URL"},
+		{"--planner-metrics=", "planner-metrics: want a URL"},
+		{"--planner-metrics=http://h:1 --planner-metrics=", "planner-metrics: want a URL"},
 		{"--planner-interval=1s", "1s is less than 2s"},
 		{"--planner-sample=500ms", "500ms is less than 1s"},
 		{"--planner-sample=-5s", "is less than"},
@@ -75,6 +77,13 @@ func TestPlannerSettings(t *testing.T) {
 		{"--planner-interval=2s --planner-sample=5s", ""},
 		{"--ttft-target=0s", "needs ttft-target and itl-target"},
 	})
+	_, err := loadPlanner(t, PlannerCommand, "", []string{"PENSTOCK_PLANNER_METRICS=http://h:1,"})
+	if err == nil || !strings.Contains(err.Error(), "planner-metrics: want a URL") {
+		t.Errorf("a variable with an empty URL: %v", err)
+	}
+	if _, err := loadPlanner(t, PlannerCommand, "", []string{"PENSTOCK_PLANNER_METRICS="}); err != nil {
+		t.Errorf("a variable with no URL: %v", err)
+	}
 }
 
 // TestPlannerInUp: the planner of up plans the roles which up has, and its connector starts processes only.

@@ -237,14 +237,24 @@ type pageCounts struct {
 	// problem says what is wrong, "" if nothing is. Unless known is set, the counts are not known then.
 	problem string
 	known   bool
+	// counted is until when: before the reading if the page is the one of the last sample, which is stale then.
+	counted time.Time
+	stale   bool
 }
 
-// countInterval returns what was counted since the last reading, as if that were an interval ago.
+// countInterval returns what was counted since the last reading, as if that were an interval ago. A page which a cache
+// keeps since a sample tells of the time until that sample: what comes later counts in the next interval.
 func (p *pageMeter) countInterval(r *pageReading, received time.Time, interval time.Duration) (c pageCounts) {
-	last, elapsed, isSample := p.last, received.Sub(p.received), false
+	if p.sampled != nil {
+		if _, problem := findAdvance(p.sampled, r, received.Sub(p.sampledAt)); problem != "" {
+			r, received, c.stale = p.sampled, p.sampledAt, true
+		}
+	}
+	c.counted = received
+	last, elapsed := p.last, received.Sub(p.received)
 	defer func() {
-		// The same bytes tell nothing of the time since the reading before, or since a sample.
-		if !c.known || c.advance > 0 || r.sum != last.sum && !isSample {
+		// The same bytes tell nothing of the time since the reading before.
+		if !c.known || c.advance > 0 || r.sum != last.sum {
 			p.last, p.received, p.sampled = r, received, nil
 		}
 	}()
@@ -261,10 +271,7 @@ func (p *pageMeter) countInterval(r *pageReading, received time.Time, interval t
 		return c
 	}
 	c.known = true
-	if c.advance, c.problem = findAdvance(last, r, elapsed); c.problem == "" && p.sampled != nil {
-		c.advance, c.problem = findAdvance(p.sampled, r, received.Sub(p.sampledAt))
-		isSample = c.problem != ""
-	}
+	c.advance, c.problem = findAdvance(last, r, elapsed)
 	scale := interval.Seconds() / elapsed.Seconds()
 	for key, v := range r.series {
 		before := last.series[key]
@@ -294,11 +301,11 @@ func findAdvance(last, r *pageReading, elapsed time.Duration) (advance time.Dura
 }
 
 // countSample returns what was counted since the last reading of countInterval, as if that were elapsed ago. That reading
-// stays the last one. A page which is the one of the last sample is frozen, for both.
+// stays the last one.
 func (p *pageMeter) countSample(r *pageReading, received time.Time, elapsed time.Duration) pageCounts {
 	interval := *p
 	c := interval.countInterval(r, received, elapsed)
-	if c.problem == "" {
+	if c.problem == "" && !c.stale {
 		p.sampled, p.sampledAt = r, received
 	}
 	return c

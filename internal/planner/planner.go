@@ -206,8 +206,8 @@ func (p *FleetPlanner) sampleInterval() time.Duration {
 	return min(cmp.Or(p.cfg.SampleEvery, p.cfg.Plan.Interval), p.cfg.Plan.Interval)
 }
 
-// handleSample looks at what has come since the last interval, and acts if that is a burst. Metrics which are missing or
-// frozen are no sample: the next one has the arrivals since the last good one.
+// handleSample looks at what has come since the last interval, and acts if that is a burst. Metrics which are missing,
+// frozen or the ones of the last sample are no sample: the next one has the arrivals since the last good one.
 func (p *FleetPlanner) handleSample(ctx context.Context) {
 	now := time.Now()
 	reading, cancel := context.WithTimeout(ctx, min(p.sampleInterval()/2, maxReadTime))
@@ -216,7 +216,7 @@ func (p *FleetPlanner) handleSample(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	if r.traffic == nil || r.frozen {
+	if r.traffic == nil || r.frozen || r.traffic.Stale {
 		p.metrics.samples.WithLabelValues("unknown").Inc()
 		return
 	}

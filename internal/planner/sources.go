@@ -35,7 +35,7 @@ type sources struct {
 	meters []pageMeter
 	meter  plan.Meter
 	at     kv.Mono // what the clocks of all pages advanced, at least
-	// measuredAt is when the pages were read for the last traffic which was not frozen.
+	// measuredAt is until when the last traffic which was not frozen was counted.
 	measuredAt time.Time
 	sampling   bool // whether an interval is measured before its end
 }
@@ -117,6 +117,8 @@ func nameURL(text string) string {
 // measurePages fills in the traffic, if all pages tell their part of it.
 func (s *sources) measurePages(bodies []fetched, interval time.Duration, r *reading) {
 	var sum plan.IntervalCounts
+	var counted time.Time // the earliest of all pages
+	stale := false        // whether one is of a sample
 	complete, least := len(bodies) > 0 && (s.cfg.Server == "" || r.known), interval
 	for i := range bodies {
 		c := s.measurePage(i, &bodies[i], interval)
@@ -125,6 +127,10 @@ func (s *sources) measurePages(bodies []fetched, interval time.Duration, r *read
 		}
 		complete = complete && c.known
 		least = min(least, c.advance)
+		stale = stale || c.stale
+		if i == 0 || c.counted.Before(counted) {
+			counted = c.counted
+		}
 		addCounts(&sum, &c.IntervalCounts)
 	}
 	if !complete {
@@ -136,16 +142,17 @@ func (s *sources) measurePages(bodies []fetched, interval time.Duration, r *read
 	countLoad(&sum, r.workers)
 	s.at = s.at.Add(least)
 	sum.At = s.at
-	now := slices.MaxFunc(bodies, func(a, b fetched) int { return a.received.Compare(b.received) }).received
 	if !s.measuredAt.IsZero() {
-		sum.Intervals = now.Sub(s.measuredAt).Seconds() / interval.Seconds()
+		sum.Intervals = counted.Sub(s.measuredAt).Seconds() / interval.Seconds()
 	}
 	if r.frozen = least == 0; !r.frozen {
-		s.measuredAt = now
+		s.measuredAt = counted
 	}
 	var reason string
 	if r.traffic, reason = s.meter.MeasureTraffic(&sum); reason != "" {
 		r.problems = append(r.problems, reason)
+	} else {
+		r.traffic.Stale = stale
 	}
 }
 
