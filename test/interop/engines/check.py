@@ -118,17 +118,17 @@ class Penstock:
         return json.loads(answer)
 
     def explain(self, prompt, model="tiny"):
-        """Blocks that each worker is believed to hold of a prompt, and the choice."""
+        """Blocks that each worker has announced of a prompt, without the ones which are only predicted, and the choice."""
         said = self.get("/v1/router/explain", {"model": model, "prompt": prompt})
-        return {c["worker_id"]: c["overlap_blocks"]["device"] for c in said["candidates"]}, said
+        return {c["worker_id"]: c["overlap_blocks"]["device"] - c["predicted_blocks"] for c in said["candidates"]}, said
+
+    def believed(self, prompt):
+        """Blocks that each worker is believed to hold of a prompt, announced or predicted."""
+        return {c["worker_id"]: c["overlap_blocks"]["device"] for c in self.explain(prompt)[1]["candidates"]}
 
     def learn(self, prompt, worker, blocks, model="tiny", seconds=10):
-        """Waits until the router believes that a worker holds so many blocks."""
+        """Waits until a worker has announced so many blocks."""
         return until(lambda: self.explain(prompt, model)[0].get(worker, -1) >= blocks, seconds)
-
-    def stored(self):
-        """Blocks that events have added to the router's index since it began."""
-        return self.get("/v1/router/index")["counts"]["stored"]
 
     def workers(self):
         return {row["worker_id"]: row for row in self.get("/v1/router/workers")["rows"]}
@@ -175,11 +175,10 @@ def conversations(p, block, count, salt=None, common=0, slots=False):
     fields = {"cache_salt": salt} if salt else {}
 
     def ask(kind, text):
-        before = p.stored() if slots else 0
         row = p.ask(kind, text, **fields)
         if slots:
-            after = before + (row["prompt"] - 1) // block
-            check(f"{kind}: the slot's blocks are stored", until(lambda: p.stored() >= after, 10), (before, row))
+            known = p.learn(text, row["worker"], (row["prompt"] - 1) // block)
+            check(f"{kind}: the slot's blocks are stored", known, (row, p.explain(text)))
         return row
 
     for i in range(count):
@@ -253,8 +252,8 @@ def recovery(p, engines, worker, block, seed=700):
     check("the dead engine gets no requests", until(lambda: p.workers()[worker]["state"] == "not_ready", UNNOTICED), p.workers()[worker]["state"])
     engines[worker - 1].start().ready(1200)
     check("the engine is taken in again", until(lambda: p.workers()[worker]["state"] == "ready", 30), p.workers()[worker]["state"])
-    forgotten = until(lambda: all(p.explain(text)[0].get(worker) == 0 for text in held), 30)
-    check("its old cache is forgotten", forgotten, [p.explain(text)[0] for text in held])
+    forgotten = until(lambda: all(p.believed(text).get(worker) == 0 for text in held), 30)
+    check("its old cache is forgotten", forgotten, [p.believed(text) for text in held])
     text = words(seed, 200)
     first = p.ask("after restart", text, nvext={"backend_instance_id": worker})
     check("it serves", first["worker"] == worker and first["reported"] == 0 and agrees(first, block), first)

@@ -154,8 +154,8 @@ def flushed(p, engine, worker, block):
     p.ask("before a flush", text, nvext={"backend_instance_id": worker})
     p.learn(text, worker, 3)
     done = until(lambda: servers.call(engine.url + "/flush_cache", b"", method="POST")[0] == 200, 10)
-    forgotten = until(lambda: p.explain(text)[0].get(worker) == 0, 10)
-    check.check("a flushed cache is forgotten", done and forgotten, p.explain(text)[0])
+    forgotten = until(lambda: p.believed(text).get(worker) == 0, 10)
+    check.check("a flushed cache is forgotten", done and forgotten, p.believed(text))
     row = p.ask("after a flush", text, nvext={"backend_instance_id": worker})
     check.check("after a flush predicted is reported", row["reported"] == 0 and agrees(row, block), row)
 
