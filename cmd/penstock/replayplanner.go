@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"penstock/internal/config"
 	"penstock/internal/node/engines"
 	"penstock/internal/replay"
 	"penstock/internal/simcluster"
@@ -34,7 +35,7 @@ func (f *replayPlanner) addFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&f.modes, "planner", nil, "compare ways to size the fleet on this workload: "+strings.Join(simcluster.PlannerModes(), ", ")+". --workers is the ceiling then (64), --slo-ttft and --slo-itl are the targets (500ms, 50ms), and one router policy runs ("+defaultPolicies()[0]+")")
 	fs.DurationVar(&f.startUp, "planner-startup", time.Minute, "with --planner: time from the order of a worker to its first request")
 	fs.DurationVar(&f.interval, "planner-interval", 30*time.Second, "with --planner: time between two decisions")
-	fs.DurationVar(&f.sample, "planner-sample", 0, "with --planner: time between two looks of the planner at arrivals and queues between its decisions; 0 is for none")
+	fs.DurationVar(&f.sample, "planner-sample", time.Duration(config.Defaults(config.PlannerCommand).Planner.Sample), "with --planner: time between two looks of the planner at arrivals and queues between its decisions; 0 is for none")
 	fs.DurationVar(&f.drain, "planner-drain", 10*time.Minute, "with --planner: time for which a worker that leaves serves the requests it has; the rest migrates")
 	fs.Float64Var(&f.metricsLost, "planner-metrics-lost", 0, "with --planner: share of intervals whose metrics are lost")
 	fs.Float64Var(&f.startsFailed, "planner-starts-failed", 0, "with --planner: share of ordered workers that never get ready")

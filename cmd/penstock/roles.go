@@ -16,7 +16,10 @@ import (
 )
 
 // roleFunc is the signature with which package node runs a process of one role.
-type roleFunc func(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(node.Started)) error
+type roleFunc func(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready readyFunc) error
+
+// readyFunc is called once, with the process which is ready.
+type readyFunc = func(node.Started)
 
 func newFrontendCommand() *cobra.Command {
 	return newRoleCommand(config.Frontend, node.RunFrontend, &cobra.Command{
@@ -41,7 +44,7 @@ func newWorkerCommand() *cobra.Command {
 publish what its KV cache holds. There is no HTTP unless --http-addr is given:
 /metrics, /health and /ready (200 while it takes requests) and /live.
 
-With --engine vllm=URL (sglang=, trtllm=, llamacpp=) it stands in front of an engine that
+With --engine vllm=URL (sglang=, trtllm=, llamacpp=, python=) it stands in front of an engine that
 runs already, with a worker for each of its data-parallel ranks, and follows the events
 of its cache at --kv-events and --kv-replay.
 
@@ -87,6 +90,7 @@ func newRoleCommand(command config.Command, run roleFunc, cmd *cobra.Command) *c
 	flags := config.AddFlags(cmd.Flags(), command)
 	if command == config.Worker {
 		addExecFlag(cmd, flags)
+		run = addStdinFlag(cmd, run)
 	}
 	addConfigFlag(cmd)
 	groupHelp(cmd)

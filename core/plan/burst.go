@@ -62,9 +62,14 @@ func (b *burstDetector) addSample(now kv.Mono, arrivals float64) {
 	b.end, b.known = now, true
 }
 
-// endInterval adds what no sample had of the arrivals of an interval.
-func (b *burstDetector) endInterval(now kv.Mono, arrivals float64) {
-	b.addSample(now, max(arrivals-b.sampled, 0))
+// endInterval adds what no sample had of the arrivals of an interval. Stale ones are known until a sample: the time
+// since is no part then.
+func (b *burstDetector) endInterval(now kv.Mono, arrivals float64, stale bool) {
+	if stale && b.sampled > 0 {
+		b.end = now
+	} else {
+		b.addSample(now, max(arrivals-b.sampled, 0))
+	}
 	b.sampled = 0
 }
 
@@ -83,19 +88,31 @@ func (b *burstDetector) findRate(expected float64, longest time.Duration) (rate 
 		if n <= mean {
 			continue
 		}
-		if evidence := float64(n*exact.Ln(n/mean)) - (n - mean); evidence > most {
+		if evidence := computeEvidence(n, mean); evidence > most {
 			rate, found, most = n/length.Seconds(), true, evidence
 		}
 	}
 	return rate, found
 }
 
+// isFarFewer reports whether n arrivals are so few where m are expected that the forecast no longer holds.
+func isFarFewer(n, m float64) bool { return n < m && computeEvidence(n, m) > burstEvidence }
+
+// computeEvidence returns the logarithm of the likelihood ratio for n arrivals where m are expected.
+func computeEvidence(n, m float64) float64 {
+	if n <= 0 {
+		return m
+	}
+	return float64(n*exact.Ln(n/m)) - (n - m)
+}
+
 // HandleSample takes what was observed since the last interval or sample. If requests come so much faster than the
 // forecast that it no longer holds, it raises orders, and returns the plan; else raised is false. So the workers for a
 // burst are ordered before the interval ends, for the rate since it began, and not for the mean of the interval. A
-// sample lowers no order, and says nothing about the workers: the last known ones are assumed. Times must not go back.
+// sample lowers no order, and says nothing about the workers: the ones of the last interval are assumed, and no order is
+// raised if that did not tell them. Times must not go back.
 func (p *Planner) HandleSample(now kv.Mono, s IntervalSample) (plan Plan, raised bool) {
-	if !p.started || !p.usage.known || p.check.badIntervals > 0 || !s.isValid() {
+	if !p.fleetKnown || !p.usage.known || p.check.badIntervals > 0 || !s.isValid() {
 		return Plan{}, false
 	}
 	p.burst.addSample(now, s.Arrivals)
@@ -106,7 +123,7 @@ func (p *Planner) HandleSample(now kv.Mono, s IntervalSample) (plan Plan, raised
 	p.traffic.Queued = s.Queued
 	p.sizeRoles(&plan.Forecast)
 	feasible := p.fitNeeds(p.desiredWorkers())
-	p.recordNeeds(now)
+	p.recordNeeds(now, plan.Forecast.Expected)
 	before := p.currentOrders()
 	reasons, wants := make([]string, len(p.roles)), p.currentOrders()
 	for i := range p.roles {

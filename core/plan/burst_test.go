@@ -27,11 +27,11 @@ func TestBurstRate(t *testing.T) {
 	} {
 		var b burstDetector
 		now, all := kv.Mono(time.Hour), 0.0
-		b.endInterval(now, 60)
+		b.endInterval(now, 60, false)
 		for i, n := range c.parts {
 			now, all = now.Add(5*time.Second), all+n
 			if last := i == len(c.parts)-1; last {
-				b.endInterval(now, all)
+				b.endInterval(now, all, false)
 			} else if c.isSample {
 				b.addSample(now, n)
 			}
@@ -74,5 +74,22 @@ func TestFewAfterNone(t *testing.T) {
 	b.addSample(kv.Mono(10*time.Second), 50)
 	if rate, found := b.findRate(0, time.Minute); !found || rate != 5.5 {
 		t.Errorf("55 requests in 10 s after none are no burst, or one of %g", rate)
+	}
+}
+
+// TestStaleInterval: what came until the last sample is not taken to have gone on since. An interval in which no sample
+// had anything counts as a whole.
+func TestStaleInterval(t *testing.T) {
+	var b burstDetector
+	now := kv.Mono(time.Hour)
+	b.endInterval(now, 60, false)
+	b.addSample(now.Add(10*time.Second), 31)
+	b.endInterval(now.Add(30*time.Second), 93, true)
+	if rate, found := b.findRate(2, time.Minute); found {
+		t.Errorf("31 requests where 20 are expected are a burst of %g", rate)
+	}
+	b.endInterval(now.Add(time.Minute), 240, true)
+	if rate, found := b.findRate(2, 30*time.Second); !found || rate != 8 {
+		t.Errorf("240 requests in 30 s are no burst, or one of %g", rate)
 	}
 }

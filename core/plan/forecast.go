@@ -221,6 +221,13 @@ func (f *forecaster) recentMean(n int) float64 {
 	return sum / float64(rows)
 }
 
+// recentSum returns the arrivals of the last n intervals, and false if metrics of some are missing or forgotten.
+func (f *forecaster) recentSum(n int) (sum float64, known bool) {
+	rows := 0
+	f.eachRecent(n, func(_ int, y float64) { sum, rows = sum+y, rows+1 })
+	return sum, rows == n
+}
+
 // predictTrend continues the line of least squares through the last intervals.
 func (f *forecaster) predictTrend(ahead int) float64 {
 	var n, x, y, xx, xy, most float64

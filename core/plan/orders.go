@@ -2,12 +2,13 @@ package plan
 
 import (
 	"fmt"
+	"time"
 
 	"penstock/core/kv"
 )
 
-// recordNeeds keeps what limits permit of what is needed, for as long as it delays scale-downs.
-func (p *Planner) recordNeeds(now kv.Mono) {
+// recordNeeds keeps what limits permit of what is needed at a rate, for as long as it delays scale-downs.
+func (p *Planner) recordNeeds(now kv.Mono, rate float64) {
 	needs := make([]int, len(p.roles))
 	for i := range p.roles {
 		needs[i] = max(p.roles[i].downNeed, p.roles[i].size.workers) + p.roles[i].extra
@@ -18,17 +19,31 @@ func (p *Planner) recordNeeds(now kv.Mono) {
 		for first < len(r.needs) && now.Sub(r.needs[first].at) >= p.cfg.DownAfter {
 			first++
 		}
-		r.needs = append(r.needs[first:], pastNeed{now, n})
+		r.needs = append(r.needs[first:], pastNeed{now, n, rate})
 	}
 }
 
-// recentNeed returns the most which was needed within DownAfter.
-func (r *roleState) recentNeed() int {
-	most := 0
-	for _, n := range r.needs {
-		most = max(most, n.n)
+// recentNeed returns the most which was needed within DownAfter, and the most of that which still counts. A need no
+// longer counts when the requests of as much time as it was forecast for, a start-up and an interval, came far slower than
+// forecast, by the test which finds bursts: workers which stay beyond that cost more than to start them again. Of that
+// time the last longIntervals are known. If workers which left so were soon needed again, traffic comes and goes, and
+// all needs count.
+func (p *Planner) recentNeed(now kv.Mono, r *roleState) (most, counts int) {
+	// Intervals end early or late: a need may be younger by half of one.
+	length := time.Duration(p.forecast.lead)*p.cfg.Interval - p.cfg.Interval/2
+	n := min(p.forecast.lead, longIntervals)
+	arrivals, known := p.forecast.recentSum(n)
+	seconds := float64(n) * p.cfg.Interval.Seconds()
+	if r.hasReturned && now.Sub(r.returned) < longIntervals*p.cfg.Interval {
+		known = false
 	}
-	return most
+	for _, need := range r.needs {
+		most = max(most, need.n)
+		if !known || now.Sub(need.at) < length || !isFarFewer(arrivals, float64(need.rate*seconds)) {
+			counts = max(counts, need.n)
+		}
+	}
+	return most, counts
 }
 
 // decideOrders sets the orders of all roles, and returns the reasons. Scale-downs come first. Their accelerators are
@@ -40,6 +55,9 @@ func (p *Planner) decideOrders(now kv.Mono, hold string, feasible []int) []strin
 		r := &p.roles[i]
 		wants[i], reasons[i] = p.decideTarget(now, r, hold, feasible[i], over)
 		if wants[i] < r.order {
+			if most, _ := p.recentNeed(now, r); wants[i] < most && !over { // else the budget lowers it
+				r.droppedAt, r.hasDropped = now, true
+			}
 			r.lowerOrder(now, wants[i], &p.cfg)
 			r.dropPending()
 			r.lastLow, r.hasLow = now, true
@@ -75,6 +93,9 @@ func (p *Planner) grantWants(now kv.Mono, wants []int, reasons []string) {
 			}
 			if r.held > 0 { // the connector may drain workers of the order before, and start these beside them
 				r.held += n - r.order
+			}
+			if r.hasDropped && now.Sub(r.droppedAt) < p.cfg.DownAfter { // they would be there still
+				r.returned, r.hasReturned = now, true
 			}
 			r.lastUp, r.hasUp = now, true
 			r.order = n
@@ -124,16 +145,21 @@ func (p *Planner) decideTarget(
 
 // decideDown returns the order of a role which could shrink to want.
 func (p *Planner) decideDown(now kv.Mono, r *roleState, want, feasible int) (order int, reason string) {
-	to := min(max(r.recentNeed(), want), r.order)
+	most, counts := p.recentNeed(now, r)
+	to := min(max(counts, want), r.order)
 	switch {
 	case now.Sub(p.coveredFrom) < p.cfg.DownAfter:
 		return r.order, fmt.Sprintf("hold: %d would do, and metrics are known for less than %v", want, p.cfg.DownAfter)
 	case to == r.order:
 		return r.order, fmt.Sprintf("hold: %d would do, and %d were needed within %v, with %.0f %% more traffic", want,
 			r.order, p.cfg.DownAfter, 100*p.cfg.DownMargin)
-	case r.hasLow && now.Sub(r.lastLow) < p.cfg.DownEvery:
+	case r.hasLow && now.Sub(r.lastLow) < p.cfg.DownEvery-p.cfg.Interval/2: // as in recentNeed
 		return r.order, fmt.Sprintf("hold: %d would do, and the last ones were stopped less than %v ago", want,
 			p.cfg.DownEvery)
+	}
+	if to < min(most, r.order) {
+		return to, fmt.Sprintf("stop %d: %s; the requests for which the others were ordered have ended", r.order-to,
+			p.describeNeed(r, feasible))
 	}
 	return to, fmt.Sprintf("stop %d: %s", r.order-to, p.describeNeed(r, feasible))
 }

@@ -62,6 +62,8 @@ type Planner struct {
 	traffic  Traffic // the last good one
 	roles    []roleState
 	started  bool
+	// fleetKnown says whether the last interval told the workers.
+	fleetKnown bool
 	// coveredFrom is since when metrics have no long gap.
 	coveredFrom kv.Mono
 	covered     bool
@@ -101,6 +103,10 @@ type roleState struct {
 	needs           []pastNeed
 	lastUp, lastLow kv.Mono
 	hasUp, hasLow   bool
+	// droppedAt is when workers left which were needed within DownAfter, and returned when more were needed again within
+	// DownAfter of that: see recentNeed.
+	droppedAt, returned     kv.Mono
+	hasDropped, hasReturned bool
 }
 
 // startOrder is a number of workers which were ordered at a time and are not ready.
@@ -109,10 +115,12 @@ type startOrder struct {
 	n  int
 }
 
-// pastNeed is what limits permitted of what was needed at a time, with DownMargin more traffic.
+// pastNeed is what limits permitted of what was needed at a time, with DownMargin more traffic than a forecast of so many
+// requests a second.
 type pastNeed struct {
-	at kv.Mono
-	n  int
+	at   kv.Mono
+	n    int
+	rate float64
 }
 
 // New returns a planner which has decided nothing.
@@ -132,6 +140,7 @@ func New(cfg Config) (*Planner, error) {
 // HandleInterval takes what was observed in the interval which ends now, and decides. Times must not go back.
 func (p *Planner) HandleInterval(now kv.Mono, o Observation) Plan {
 	fleetProblem := p.acceptFleet(now, o.Fleet)
+	p.fleetKnown = fleetProblem == ""
 	hold := p.acceptTraffic(now, o.Traffic)
 	if hold == "" {
 		hold = fleetProblem
@@ -147,7 +156,7 @@ func (p *Planner) HandleInterval(now kv.Mono, o Observation) Plan {
 	}
 	feasible := p.fitNeeds(p.desiredWorkers())
 	if hold == "" {
-		p.recordNeeds(now)
+		p.recordNeeds(now, plan.Forecast.Expected)
 	}
 	before := p.currentOrders()
 	reasons := slices.Repeat([]string{"hold: " + fleetProblem}, len(p.roles))
@@ -201,7 +210,7 @@ func (p *Planner) acceptTraffic(now kv.Mono, t *Traffic) string {
 	p.traffic = *t
 	p.usage.addTraffic(t)
 	p.forecast.addArrivals(t.Arrivals)
-	p.burst.endInterval(now, t.Arrivals)
+	p.burst.endInterval(now, t.Arrivals, t.Stale)
 	return ""
 }
 

@@ -27,6 +27,7 @@ func anyTraffic(t *rapid.T, now kv.Mono) *Traffic {
 	f.InputSpread, f.CachedShare = rapid.Float64Range(0, 3).Draw(t, "spread"), rapid.Float64Range(0, 1).Draw(t, "cached")
 	f.MediaShare, f.MediaTokens = rapid.Float64Range(0, 1).Draw(t, "media"), 500
 	f.TTFT, f.ITL = rapid.Float64Range(0, 2000).Draw(t, "ttft"), rapid.Float64Range(0, 100).Draw(t, "itl")
+	f.Stale = rapid.Bool().Draw(t, "stale")
 	for r := range Encode {
 		f.Queued[r] = rapid.Float64Range(0, 100).Draw(t, "queued")
 		f.Running[r] = rapid.Float64Range(0, 2000).Draw(t, "running")

@@ -78,16 +78,16 @@ type script struct {
 // otherwise, and a step of 10 ms. Commands:
 //
 //	new roles=ROLE[+ROLE…] [floor=N] [ceiling=N] [budget=N] [accelerators=N] [each=MS] [accelerators-there=N]
-//	    [start=D] [drain=D] [workers=N]
+//	    [start=D] [drain=D] [workers=N] [interval=D]
 //	    a fleet with N ready workers of each role
 //	connector [start=D] [drain=D] [accelerators=N] [refuses=BOOL] [broken=BOOL]
 //	traffic [arrivals=N] [input=N] [output=N] [cached=SHARE] [spread=X] [media=SHARE] [tokens=N] [ttft=MS] [itl=MS]
 //	    [queued=N] [running=N]
 //	    changes what the next intervals have; queued and running are of all roles but encode
-//	run for=D [metrics=(good|none|frozen|equal|invalid)] [fleet=(known|unknown)] [wave=N]
+//	run for=D [metrics=(good|stale|none|frozen|equal|invalid)] [fleet=(known|unknown)] [wave=N] [jitter=D]
 //	    prints each plan whose roles are not like in the one before: time, forecast, and for each role
 //	    desired/feasible/actual, the order, and the reason. With wave arrivals change by up to N from interval to
-//	    interval
+//	    interval, and with jitter intervals end by up to D early or late
 //	ramp for=D arrivals=N
 //	    runs as long, with arrivals which come near N in equal steps
 //	sample after=D arrivals=N [queued=N]
@@ -121,7 +121,8 @@ func newScript(t *testing.T, d *datadriven.TestData) *script {
 	d.MaybeScanArgs(t, "workers", &workers)
 	s := &script{cfg: Config{
 		Roles: testRoles(kind, each), Budget: budget,
-		Targets: Targets{TTFT: 500 * time.Millisecond, ITL: 50 * time.Millisecond},
+		Targets:  Targets{TTFT: 500 * time.Millisecond, ITL: 50 * time.Millisecond},
+		Interval: duration(t, d, "interval", 0),
 	}}
 	for i := range s.cfg.Roles {
 		r := &s.cfg.Roles[i]
@@ -225,24 +226,25 @@ func (s *script) do(t *testing.T, d *datadriven.TestData) string {
 }
 
 func (s *script) run(t *testing.T, d *datadriven.TestData) string {
-	metrics, fleet, wave := "good", "known", number(t, d, "wave", 0)
+	metrics, fleet, wave, jitter := "good", "known", number(t, d, "wave", 0), duration(t, d, "jitter", 0)
 	d.MaybeScanArgs(t, "metrics", &metrics)
 	d.MaybeScanArgs(t, "fleet", &fleet)
 	var out strings.Builder
 	for end := s.now.Add(duration(t, d, "for", 0)); s.now < end; {
 		s.now, s.sampled = s.now.Add(s.p.cfg.Interval), 0
-		s.connector.advance(s.now)
+		at := s.now.Add(time.Duration(float64(s.drawWave() * float64(jitter))))
+		s.connector.advance(at)
 		s.traffic.Arrivals += s.rise
-		o := Observation{Traffic: s.measure(metrics, wave), Fleet: s.connector.fleet(s.now)}
+		o := Observation{Traffic: s.measure(metrics, wave), Fleet: s.connector.fleet(at)}
 		if fleet == "unknown" {
 			o.Fleet = nil
 		}
-		s.plan = s.p.HandleInterval(s.now, o)
+		s.plan = s.p.HandleInterval(at, o)
 		if err := s.p.Check(); err != nil {
 			d.Fatalf(t, "%v", err)
 		}
 		for i := range s.plan.Roles {
-			s.connector.obey(s.now, i, s.plan.Roles[i].Order)
+			s.connector.obey(at, i, s.plan.Roles[i].Order)
 		}
 		if b := s.p.cfg.Budget; b > 0 && s.connector.used() > b {
 			d.Fatalf(t, "%d accelerators are used, and the budget is %d", s.connector.used(), b)
@@ -256,20 +258,26 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	return out.String()
 }
 
+// countIntervals returns how many intervals there were.
+func (s *script) countIntervals() int { return int(s.now.Sub(kv.Mono(time.Hour)) / s.p.cfg.Interval) }
+
+// drawWave returns a number from -1 to 1, which differs from interval to interval.
+func (s *script) drawWave() float64 { return (float64(s.countIntervals()*7%5) - 2) / 2 }
+
 // measure returns the metrics of an interval.
 func (s *script) measure(how string, wave float64) *Traffic {
 	f := s.traffic
 	f.At = s.now
-	n := int(s.now.Sub(kv.Mono(time.Hour)) / s.p.cfg.Interval)
-	if wave > 0 {
-		f.Arrivals += float64(wave * (float64(n*7%5) - 2) / 2)
-	}
+	n := s.countIntervals()
+	f.Arrivals += float64(wave * s.drawWave())
 	if f.TTFT > 0 && how != "equal" {
 		f.TTFT += float64(n%10) / 1000 // no two intervals are equal
 	}
 	switch how {
 	case "none":
 		return nil
+	case "stale":
+		f.Stale = true
 	case "frozen":
 		f.At = s.p.check.last.At
 	case "invalid":

@@ -25,6 +25,8 @@ type Traffic struct {
 	// Queued counts the requests which wait for a worker of a role at the end of the interval, and Running the sequences
 	// of workers which do not drain. Both are indexed by role.
 	Queued, Running [workerRoles]float64
+	// Stale says that the metrics are the ones of the last sample, so that they tell nothing of the time since.
+	Stale bool
 }
 
 // maxArrivals bounds the arrivals of an interval.
@@ -152,7 +154,7 @@ func (c *trafficCheck) findProblem(t *Traffic) string {
 	if t.At == last.At {
 		return "the metrics are frozen: they were not measured again"
 	}
-	last.At = t.At
+	last.At, last.Stale = t.At, t.Stale
 	if last != *t || t.Arrivals == 0 || t.TTFT == 0 {
 		c.equal = 0
 		return ""

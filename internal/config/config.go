@@ -160,7 +160,7 @@ type Config struct {
 
 	// Engine are the settings of engines, of their caches, batches and models.
 	Engine struct {
-		Engines          Engines  `key:"engine" group:"common" on:"up,worker,planner" default:"tiny" help:"engine of the workers: tiny (computes on the CPU), sim (simulated), or one that runs already: vllm=URL, sglang=URL, trtllm=URL or llamacpp=URL, with options behind commas (docs/engines.md); up takes several of those"`
+		Engines          Engines  `key:"engine" group:"common" on:"up,worker,planner" default:"tiny" help:"engine of the workers: tiny (computes on the CPU), sim (simulated), or one that runs already: vllm=URL, sglang=URL, trtllm=URL, llamacpp=URL or python=URL, with options behind commas (docs/engines.md); up takes several of those"`
 		Wait             Duration `key:"engine-wait" default:"10m" valid:"positive" help:"time that an engine that runs already has to answer at the start, of several the first one; engines that answer later are taken in then; an engine of --exec that does not serve for as long later is started again"`
 		KVEvents         string   `key:"kv-events" on:"worker" help:"ZeroMQ endpoint at which the engine publishes its cache events, such as tcp://10.0.0.5:5557, or one to listen at for an engine that dials, such as tcp://*:5557; data-parallel rank i has the port plus i"`
 		KVReplay         string   `key:"kv-replay" on:"worker" help:"ZeroMQ endpoint at which the engine repeats cache events that were missed, such as tcp://10.0.0.5:5558"`
@@ -434,6 +434,7 @@ func (p *problems) report(key, what string) {
 //	0s MEANING    a duration of at least 0; MEANING says what 0s does
 //	name          a name of instances
 //	address       an address to listen on, or empty
+//	url           a URL of HTTP, or empty, or a list of URLs; it is shown without what could be a secret
 //	A|B|C         one of the texts
 func (p *problems) checkValue(key string, value any, valid string) {
 	lo, hi, isRange := strings.Cut(valid, "..")
@@ -442,6 +443,8 @@ func (p *problems) checkValue(key string, value any, valid string) {
 		switch {
 		case valid == "name":
 			p.checkName(key, v)
+		case valid == "url" && v != "":
+			p.requireURL(key, v)
 		case valid == "address" && v != "":
 			if err := CheckAddress(v); err != nil {
 				p.report(key, err.Error())
@@ -455,6 +458,14 @@ func (p *problems) checkValue(key string, value any, valid string) {
 			p.report(key, fmt.Sprintf("%v must be positive, for example 30s", v))
 		case strings.HasPrefix(valid, "0s ") && v < 0:
 			p.report(key, fmt.Sprintf("%v must not be negative; %s", v, valid))
+		}
+	case []string:
+		for _, one := range v {
+			if valid == "url" { // none is an empty list, and no empty URL in it
+				p.requireURL(key, one)
+			} else {
+				p.checkValue(key, one, valid)
+			}
 		}
 	case []float64:
 		for _, one := range v {

@@ -26,11 +26,12 @@ const (
 	EngineSGLang   = "sglang"
 	EngineTRTLLM   = "trtllm"
 	EngineLlamaCpp = "llamacpp"
+	EnginePython   = "python" // serve_endpoint of sdk/python
 )
 
 // RemoteKinds lists the kinds of remote engines.
 func RemoteKinds() []string {
-	return []string{EngineVLLM, EngineSGLang, EngineTRTLLM, EngineLlamaCpp}
+	return []string{EngineVLLM, EngineSGLang, EngineTRTLLM, EngineLlamaCpp, EnginePython}
 }
 
 // The modes of a remote engine.
@@ -159,6 +160,9 @@ func ParseRemoteEngine(text string) (RemoteEngine, error) {
 		return RemoteEngine{}, fmt.Errorf("%.40q is not an engine: write %s, %s, or KIND=URL with one of %s, for example %s", kind, EngineTiny, EngineSim, strings.Join(RemoteKinds(), ", "), exampleEngine)
 	}
 	e := RemoteEngine{Kind: kind, Mode: ModeAuto}
+	if kind == EnginePython {
+		e.Mode = ModeTokens
+	}
 	var err error
 	if e.URL, err = parseEngineURL(kind, address); err != nil {
 		return RemoteEngine{}, err
@@ -394,6 +398,8 @@ func (e *RemoteEngine) validate() error {
 		return fmt.Errorf("%s: kv-connector: only vLLM's is spoken (--kv-transfer-config); leave it out", e)
 	case e.KVConnector != "" && e.Mode == ModePass:
 		return fmt.Errorf("%s: kv-connector: requests which are passed on as they are cannot be divided; leave it out, or mode=pass", e)
+	case e.Kind == EnginePython && e.Mode != ModeTokens:
+		return fmt.Errorf("%s: mode: functions in Python take tokens alone; leave it out", e)
 	case e.Mode == ModePass && e.ModelPath != "":
 		return fmt.Errorf("%s: model-path: with mode=pass only the engine makes tokens; leave out one of them", e)
 	}
@@ -475,20 +481,7 @@ func redactPart(part string) string {
 	case !slices.Contains(RemoteKinds(), key):
 		return key + "=xxxxx"
 	}
-	u, err := url.Parse(value)
-	if err != nil {
-		return key + "=(unreadable)"
-	}
-	if u.User != nil {
-		u.User = url.User("xxxxx")
-	}
-	if u.RawQuery != "" {
-		u.RawQuery = "xxxxx"
-	}
-	if u.Fragment != "" {
-		u.Fragment = "xxxxx"
-	}
-	return key + "=" + u.String()
+	return key + "=" + redactURL(value)
 }
 
 // displayValue returns the redacted setting: a string if there is one engine, as in a file, else a list.

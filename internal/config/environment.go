@@ -22,6 +22,9 @@ const EnvKey = envPrefix + "API_KEY"
 // EnvServer is the variable with the URL of the server which commands and the Python client ask.
 const EnvServer = envPrefix + "SERVER"
 
+// EnvBin is the variable with the path of this program, which the Python client starts as a worker.
+const EnvBin = envPrefix + "BIN"
+
 // APIKey returns the value of EnvKey; "" if it is not set.
 func APIKey(environ []string) string { return lookupEnv(environ, EnvKey) }
 

@@ -30,6 +30,13 @@ func TestTraces(t *testing.T) {
 	}
 }
 
+// TestVariablesOfPrograms: variables of the prefix which are no settings, such as those of the Python client, are no error.
+func TestVariablesOfPrograms(t *testing.T) {
+	if _, err := Load("", []string{"PENSTOCK_BIN=/usr/bin/penstock", "PENSTOCK_SERVER=http://h:1", "PENSTOCK_API_KEY=k"}, nil); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestDoor(t *testing.T) {
 	l, err := Load("", []string{"PENSTOCK_API_KEY=sk-x", "PENSTOCK_REQUEST_TIMEOUT=0s", "PENSTOCK_ACCESS_LOG=on"}, nil)
 	if err != nil || l.HTTP.AccessLog != On || APIKey([]string{"A=b", "PENSTOCK_API_KEY=sk-x"}) != "sk-x" {

@@ -64,7 +64,7 @@ func (l *Loaded) Notices() []Notice { return l.notices }
 // IsSet reports whether a setting has its value from anywhere but its default.
 func (l *Loaded) IsSet(key string) bool { return l.origin[key] != "default" }
 
-// Settings lists every setting of the command in the order of the tree, without passwords in URLs.
+// Settings lists every setting of the command in the order of the tree, without what could be a secret in URLs.
 func (l *Loaded) Settings() []Setting {
 	var out []Setting
 	for _, s := range listSettings() {
@@ -79,9 +79,14 @@ func (l *Loaded) Settings() []Setting {
 			v = of.String()
 		case Engines:
 			v = of.displayValue()
-		}
-		if s.key == "nats" {
-			v = redactURLs(l.NATS.URLs)
+		case string:
+			v = s.redact(of)
+		case []string:
+			all := slices.Clone(of)
+			for i := range all {
+				all[i] = s.redact(all[i])
+			}
+			v = all
 		}
 		out = append(out, Setting{Key: s.key, Value: v, Origin: l.origin[s.key]})
 	}
@@ -93,23 +98,39 @@ func EnvName(key string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(key, "-", "_"))
 }
 
-// redactURLs returns comma-separated URLs without their passwords and tokens.
-func redactURLs(urls string) string {
-	if urls == "" {
+// redact returns a text of the setting without what could be a secret.
+func (s *setting) redact(text string) string {
+	switch {
+	case text == "":
 		return ""
-	}
-	list := strings.Split(urls, ",")
-	for i, one := range list {
-		u, err := url.Parse(strings.TrimSpace(one))
-		switch {
-		case err != nil:
-			list[i] = "(unreadable)"
-		case u.User != nil:
-			u.User = url.User("xxxxx") // a user without password is a token
-			list[i] = u.String()
+	case s.tag.Get("valid") == "url":
+		return redactURL(text)
+	case s.key == "nats": // several, separated by commas
+		all := strings.Split(text, ",")
+		for i := range all {
+			all[i] = redactURL(strings.TrimSpace(all[i]))
 		}
+		return strings.Join(all, ",")
 	}
-	return strings.Join(list, ",")
+	return text
+}
+
+// redactURL returns a URL without its user, query and fragment, which could be secrets: a user without password is a token.
+func redactURL(text string) string {
+	u, err := url.Parse(text)
+	if err != nil {
+		return "(unreadable)"
+	}
+	if u.User != nil {
+		u.User = url.User("xxxxx")
+	}
+	if u.RawQuery != "" {
+		u.RawQuery = "xxxxx"
+	}
+	if u.Fragment != "" {
+		u.Fragment = "xxxxx"
+	}
+	return u.String()
 }
 
 // Flags holds the settings given on a command line.
@@ -350,7 +371,7 @@ func (l *Loaded) applyEnvironment(environ []string) error {
 	l.applyDynamoVariables(environ)
 	for _, kv := range environ {
 		name, value, _ := strings.Cut(kv, "=")
-		if !strings.HasPrefix(name, envPrefix) || name == EnvFile || name == EnvKey || name == EnvServer {
+		if !strings.HasPrefix(name, envPrefix) || slices.Contains([]string{EnvFile, EnvKey, EnvServer, EnvBin}, name) {
 			continue
 		}
 		key := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, envPrefix)), "_", "-")

@@ -25,20 +25,21 @@ const (
 // PlannerSettings are the settings of the planner.
 type PlannerSettings struct {
 	Enabled       bool     `key:"planner" group:"common" on:"up" bare:"true" help:"size this fleet, as penstock planner does: show how many workers its targets need, and with planner-apply start and drain processes beside the workers of up"`
-	Server        string   `key:"planner-server" on:"planner" group:"common" default:"http://127.0.0.1:8000" help:"URL of a frontend or router whose workers are planned, as penstock workers takes it (also --server); empty is none: the connector then knows the workers"`
+	Server        string   `key:"planner-server" on:"planner" group:"common" default:"http://127.0.0.1:8000" valid:"url" help:"URL of a frontend or router whose workers are planned, as penstock workers takes it (also --server); empty is none: the connector then knows the workers"`
 	CA            string   `key:"planner-ca" on:"planner" help:"file with the certificates that sign an https server's (PEM); empty is the system's (also --ca)"`
-	Metrics       []string `key:"planner-metrics" on:"planner" help:"URL of a page of metrics in the Prometheus format, of a Penstock frontend or a vLLM, repeatable: their requests are added up; none is the page of planner-server"`
+	Metrics       []string `key:"planner-metrics" on:"planner" valid:"url" help:"URL of a page of metrics in the Prometheus format, of a Penstock frontend or a vLLM, repeatable: their requests are added up; none is the page of planner-server"`
 	Model         string   `key:"planner-model" help:"model whose requests and workers count; empty is all"`
 	Interval      Duration `key:"planner-interval" group:"common" default:"30s" help:"time between two plans, at least 2s (for penstock planner also --interval)"`
+	Sample        Duration `key:"planner-sample" default:"5s" help:"time between two looks at arrivals and queues within an interval: a burst is then answered before the interval ends; 0s is none, as is a time that is no less than planner-interval"`
 	StartUp       Duration `key:"planner-startup" default:"1m" valid:"positive" help:"time from the order of a worker to its first request: loads are forecast that far"`
 	StartTimeout  Duration `key:"planner-start-timeout" default:"10m" valid:"positive" help:"time after which an ordered worker that is not ready is withdrawn"`
-	DownAfter     Duration `key:"planner-down-after" default:"5m" valid:"positive" help:"time in which no more workers were needed before some leave"`
+	DownAfter     Duration `key:"planner-down-after" default:"5m" valid:"positive" help:"time in which no more workers were needed before some leave; workers for traffic which is over leave when planner-startup and an interval have shown that"`
 	Attainment    float64  `key:"planner-attainment" default:"0.99" valid:"0.01..0.9999" help:"share of requests that are to keep ttft-target and itl-target"`
 	Workers       []string `key:"planner-workers" group:"common" default:"aggregated=1..64" help:"role of workers with its least and largest number, ROLE=LEAST..MOST, or ROLE=LEAST..MOST:ACCELERATORS if a worker takes several; repeatable: aggregated, or prefill and decode"`
 	Budget        int      `key:"planner-budget" valid:"0..1048576" help:"accelerators that the workers of all roles take at most; 0 is no bound"`
 	Connector     string   `key:"planner-connector" group:"common" default:"none" help:"what starts and drains workers: none, process (penstock worker processes on this machine), virtual (decisions for an agent, in NATS or in data-dir) or webhook (for penstock planner also --connector); up has none and process"`
 	Apply         bool     `key:"planner-apply" group:"common" bare:"true" help:"have the connector act; without it plans are shown, and nothing is started or drained (for penstock planner also --apply)"`
-	Webhook       string   `key:"planner-webhook" on:"planner" help:"URL that planner-connector webhook posts decisions to"`
+	Webhook       string   `key:"planner-webhook" on:"planner" valid:"url" help:"URL that planner-connector webhook posts decisions to"`
 	WebhookSecret string   `key:"planner-webhook-secret-file" on:"planner" help:"file with the secret that signs these decisions; empty signs none"`
 }
 
@@ -49,8 +50,11 @@ func PlannerAliases() map[string]string {
 	}
 }
 
-// minPlannerInterval is the least interval of a planner.
-const minPlannerInterval = 2 * time.Second
+// minPlannerInterval is the least interval of a planner, and minPlannerSample the least time between two samples.
+const (
+	minPlannerInterval = 2 * time.Second
+	minPlannerSample   = time.Second
+)
 
 // PlannedRoles returns the roles of planner-workers, with their floors, ceilings and accelerators.
 func (c *Config) PlannedRoles(command Command) ([]plan.RoleConfig, error) {
@@ -102,17 +106,11 @@ func (p *problems) checkPlanner(c *Config) {
 	if time.Duration(s.Interval) < minPlannerInterval {
 		p.report("planner-interval", fmt.Sprintf("%v is less than %v", s.Interval, minPlannerInterval))
 	}
+	if d := time.Duration(s.Sample); d != 0 && d < minPlannerSample {
+		p.report("planner-sample", fmt.Sprintf("%v is less than %v: 0s is for no samples", s.Sample, minPlannerSample))
+	}
 	if _, err := c.PlannedRoles(PlannerCommand); err != nil {
 		p.report("planner-workers", err.Error())
-	}
-	if s.Server != "" {
-		p.requireURL("planner-server", s.Server)
-	}
-	for _, page := range s.Metrics {
-		p.requireURL("planner-metrics", page)
-	}
-	if s.Webhook != "" {
-		p.requireURL("planner-webhook", s.Webhook)
 	}
 }
 
@@ -177,8 +175,19 @@ func (p *problems) checkConnector(c *Config, has string) {
 	if s.Apply && s.Connector == ConnectorNone {
 		p.report("planner-apply", "there is no connector that could act: choose one with --planner-connector "+has)
 	}
+	if s.Connector == ConnectorProcess && s.Apply {
+		p.refuseUnshared("embedding-cache-disk", c.Media.EmbeddingDisk, "share embedding-cache-object-store-gb in its place")
+		p.refuseUnshared("embedding-events", c.Media.EmbeddingEvents, "the router has the events of all workers")
+	}
 	if s.Connector == ConnectorProcess && c.HasRemoteEngines() {
 		p.report("planner-connector", "process starts further workers of an engine that runs already, which are no further engines: choose an engine of this program (tiny, sim), or start penstock planner with connector virtual or webhook, whose agent starts engines with their workers")
+	}
+}
+
+// refuseUnshared reports a setting of one process alone, which the processes of connector process would have too.
+func (p *problems) refuseUnshared(key, value, instead string) {
+	if value != "" {
+		p.report(key, "it is of one process alone, and connector process starts several: leave it out, also in the file and the environment; "+instead)
 	}
 }
 

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -67,9 +68,22 @@ func TestPlannerSettings(t *testing.T) {
 		{"--planner-server= --planner-metrics=http://h:1/metrics --planner-apply --planner-connector=virtual --data-dir=/tmp", ""},
 		{"--planner-server=", "there is nothing to read"},
 		{"--planner-metrics=file:///etc/passwd", "planner-metrics: want a URL"},
+		{"--planner-metrics=", "planner-metrics: want a URL"},
+		{"--planner-metrics=http://h:1 --planner-metrics=", "planner-metrics: want a URL"},
 		{"--planner-interval=1s", "1s is less than 2s"},
+		{"--planner-sample=500ms", "500ms is less than 1s"},
+		{"--planner-sample=-5s", "is less than"},
+		{"--planner-sample=0s", ""},
+		{"--planner-interval=2s --planner-sample=5s", ""},
 		{"--ttft-target=0s", "needs ttft-target and itl-target"},
 	})
+	_, err := loadPlanner(t, PlannerCommand, "", []string{"PENSTOCK_PLANNER_METRICS=http://h:1,"})
+	if err == nil || !strings.Contains(err.Error(), "planner-metrics: want a URL") {
+		t.Errorf("a variable with an empty URL: %v", err)
+	}
+	if _, err := loadPlanner(t, PlannerCommand, "", []string{"PENSTOCK_PLANNER_METRICS="}); err != nil {
+		t.Errorf("a variable with no URL: %v", err)
+	}
 }
 
 // TestPlannerInUp: the planner of up plans the roles which up has, and its connector starts processes only.
@@ -87,6 +101,9 @@ func TestPlannerInUp(t *testing.T) {
 		{"--planner --planner-workers=prefill=1..2 --planner-workers=decode=1..4", "plan the same roles"},
 		{"--planner-apply --planner-connector=process", "there is no planner here without --planner"},
 		{"--planner --planner-interval=1s", "1s is less than 2s"},
+		{"--planner --planner-apply --planner-connector=process --encode-workers=1 --embedding-cache-disk=/tmp/e", "embedding-cache-disk: it is of one process alone"},
+		{"--planner --planner-apply --planner-connector=process --embedding-events=tcp://:5560", "embedding-events: it is of one process alone"},
+		{"--planner --planner-connector=process --embedding-cache-disk=/tmp/e --embedding-events=tcp://:5560", ""},
 	})
 	l, err := loadPlanner(t, Up, "", nil, "--planner", "--workers=3", "--ttft-target=2s")
 	if err != nil {
@@ -117,6 +134,30 @@ func checkPlanners(t *testing.T, command Command, cases []plannerCase) {
 		case tt.wants != "" && (err == nil || !strings.Contains(err.Error(), tt.wants)):
 			t.Errorf("%s: %v, want %q", tt.args, err, tt.wants)
 		}
+	}
+}
+
+// TestPlannerURLsShown: config show has the URLs of a planner without what could be a secret, and keeps them for the planner.
+func TestPlannerURLsShown(t *testing.T) {
+	l, err := loadPlanner(t, PlannerCommand, "", nil, "--planner-webhook=http://h:1/scale?token=hidden#hidden", "--planner-metrics=http://a:1/metrics?k=hidden",
+		"--planner-metrics=http://b:1/metrics", "--planner-server=http://c:1/?hidden", "--nats=nats://hidden@n:1,nats://m:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := map[string]string{}
+	for _, s := range l.Settings() {
+		shown[s.Key] = fmt.Sprint(s.Value)
+	}
+	for key, want := range map[string]string{
+		"planner-webhook": "http://h:1/scale?xxxxx#xxxxx", "planner-metrics": "[http://a:1/metrics?xxxxx http://b:1/metrics]",
+		"planner-server": "http://c:1/?xxxxx", "nats": "nats://xxxxx@n:1,nats://m:1",
+	} {
+		if shown[key] != want {
+			t.Errorf("%s is shown as %s, want %s", key, shown[key], want)
+		}
+	}
+	if l.Planner.Webhook != "http://h:1/scale?token=hidden#hidden" || l.Planner.Metrics[0] != "http://a:1/metrics?k=hidden" {
+		t.Errorf("the planner has %q and %q", l.Planner.Webhook, l.Planner.Metrics)
 	}
 }
 

@@ -83,7 +83,8 @@ func (r *plannerRole) plannerConfig() (planner.Config, error) {
 			Budget:  s.Budget, Interval: time.Duration(s.Interval), StartUp: time.Duration(s.StartUp), StartTimeout: time.Duration(s.StartTimeout),
 			DownAfter: time.Duration(s.DownAfter),
 		},
-		Namespace: r.cfg.Fleet.Namespace, Log: obs.Component(r.log, "planner"), Metrics: r.metrics,
+		SampleEvery: time.Duration(s.Sample),
+		Namespace:   r.cfg.Fleet.Namespace, Log: obs.Component(r.log, "planner"), Metrics: r.metrics,
 	}
 	if s.Apply {
 		cfg.ConnectorName = s.Connector

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"os"
 	"slices"
@@ -47,6 +48,8 @@ type fakeFleet struct {
 	frozen, failing, partial bool
 	tableFailing             bool // the table of workers answers 503
 	keepDate                 bool
+	keptFor                  time.Duration // a cache keeps each page so long, with its date
+	reads                    []time.Time   // of the page
 	last                     []byte
 	lastDate                 string
 	processes                []*fakeProcess
@@ -64,14 +67,15 @@ func (f *fakeFleet) RoundTrip(req *http.Request) (*http.Response, error) {
 		resp.StatusCode, resp.Status = http.StatusServiceUnavailable, "503 Service Unavailable"
 	}
 	if req.URL.Path == "/metrics" {
+		f.reads = append(f.reads, time.Now())
 		if f.failing {
 			resp.StatusCode, resp.Status = http.StatusInternalServerError, "500 Internal Server Error"
 		}
-		if !f.frozen {
+		if isKept := time.Since(f.readAt) < f.keptFor; !f.frozen && !isKept {
 			f.last, f.lastDate = f.pageLocked(), date
 		}
 		body = f.last
-		if f.keepDate {
+		if f.keepDate || f.keptFor > 0 {
 			date = f.lastDate
 		}
 	}
@@ -216,13 +220,19 @@ func planConfig(t *testing.T) plan.Config {
 // runFleet runs a planner for a fleet in a bubble, and test beside it. It returns when all processes have ended.
 func runFleet(t *testing.T, f *fakeFleet, test func(t *testing.T, p *FleetPlanner)) {
 	t.Helper()
+	runSampledFleet(t, f, 0, test)
+}
+
+// runSampledFleet is runFleet with samples.
+func runSampledFleet(t *testing.T, f *fakeFleet, every time.Duration, test func(t *testing.T, p *FleetPlanner)) {
+	t.Helper()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		connector, err := NewProcessConnector(ProcessConfig{Launch: f.launch, Binary: "penstock", Dir: dir, DrainTimeout: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := newTestPlanner(t, Config{Sources: SourceConfig{Server: "http://fleet"}, ConnectorName: "process"}, f, connector)
+		p := newTestPlanner(t, Config{Sources: SourceConfig{Server: "http://fleet"}, SampleEvery: every, ConnectorName: "process"}, f, connector)
 		stop := startPlanner(t, p)
 		test(t, p)
 		stop()
@@ -303,6 +313,168 @@ func TestLoadStep(t *testing.T) {
 			t.Error(killed)
 		}
 	})
+}
+
+// TestBurstBetweenIntervals: samples have a burst answered before the interval ends, for its own rate. When it is over, the
+// workers leave.
+func TestBurstBetweenIntervals(t *testing.T) {
+	for _, every := range []time.Duration{0, 5 * time.Second} {
+		f := &fakeFleet{rate: 2, startUp: time.Second}
+		runSampledFleet(t, f, every, func(t *testing.T, p *FleetPlanner) {
+			pass(10*time.Minute + time.Second)
+			if n := orderOf(p); n != 1 {
+				t.Fatalf("%d workers are ordered for two requests a second", n)
+			}
+			intervals := counterOf(t, p, "plan_intervals_total", "")
+			f.change(func(f *fakeFleet) { f.rate = 60 })
+			pass(15 * time.Second)
+			r, started := p.LastReport(), len(f.callsOf("start"))
+			if n := counterOf(t, p, "plan_samples_total", "raised"); (n > 0) != (every > 0) {
+				t.Errorf("samples every %v: %g raised an order", every, n)
+			}
+			if every == 0 {
+				if orderOf(p) != 1 || r.Sampled {
+					t.Errorf("without samples, within the interval: %+v", r.Roles)
+				}
+				return
+			}
+			if most := orderOf(p); most < 4 || started != most || !r.Sampled || r.Traffic == nil || r.Traffic.Arrivals > 3 || r.Forecast.Expected < 40 {
+				t.Fatalf("15 s after the burst began: %d started, %+v", started, r)
+			}
+			if n := counterOf(t, p, "plan_intervals_total", ""); n != intervals {
+				t.Errorf("%g samples count as intervals", n-intervals)
+			}
+			pass(15 * time.Second)
+			if r := p.LastReport(); r.Sampled || orderOf(p) < 4 || orderOf(p) > started+1 {
+				t.Errorf("at the end of the interval: %+v", r.Roles)
+			}
+			f.change(func(f *fakeFleet) { f.rate = 2 })
+			pass(3 * time.Minute) // less than DownAfter
+			if n := orderOf(p); n != 1 {
+				t.Errorf("%d workers are ordered after the burst", n)
+			}
+		})
+	}
+}
+
+// TestSampleTimes: samples are counted from the end of the last interval, and none is near the end of the next one.
+func TestSampleTimes(t *testing.T) {
+	f := &fakeFleet{rate: 1, startUp: time.Second}
+	runSampledFleet(t, f, 7*time.Second, func(t *testing.T, p *FleetPlanner) {
+		start := time.Now()
+		pass(5*time.Minute + time.Second)
+		f.change(func(f *fakeFleet) {
+			for i, at := range f.reads {
+				if want := start.Add(time.Duration(i/4)*30*time.Second + time.Duration(i%4)*7*time.Second); !at.Equal(want) {
+					t.Fatalf("reading %d comes %v after the start, want %v", i, at.Sub(start), want.Sub(start))
+				}
+			}
+			if len(f.reads) != 41 {
+				t.Errorf("the page was read %d times", len(f.reads))
+			}
+		})
+	})
+}
+
+// TestSamplesWithoutBurst: samples order nothing while no more requests come, whatever becomes of the metrics: a frontend
+// which does not answer and then has counted on, a cache which gives one page for a while, a frontend which begins anew,
+// and workers which have just begun and are not in the table yet.
+func TestSamplesWithoutBurst(t *testing.T) {
+	for name, disturb := range map[string]func(*fakeFleet, bool){
+		"no frontend":       func(f *fakeFleet, is bool) { f.failing = is },
+		"frozen":            func(f *fakeFleet, is bool) { f.frozen = is },
+		"frozen by a cache": func(f *fakeFleet, is bool) { f.frozen, f.keepDate = is, is },
+		"partial":           func(f *fakeFleet, is bool) { f.partial = is },
+		"no table":          func(f *fakeFleet, is bool) { f.tableFailing = is },
+		"new frontend":      func(f *fakeFleet, _ bool) { f.requests = 0 },
+		"cold workers": func(f *fakeFleet, is bool) {
+			for _, p := range f.processes {
+				p.registered = !is
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &fakeFleet{rate: 8, startUp: time.Second}
+			runSampledFleet(t, f, 5*time.Second, func(t *testing.T, p *FleetPlanner) {
+				pass(10*time.Minute + time.Second)
+				before, raised := orderOf(p), counterOf(t, p, "plan_samples_total", "raised")
+				step := func(is bool, d time.Duration) {
+					t.Helper()
+					f.change(func(f *fakeFleet) { disturb(f, is) })
+					pass(d)
+					if r := p.LastReport(); orderOf(p) > before || r.Sampled {
+						t.Fatalf("%d workers, then %+v, problems %q", before, r.Roles, r.Problems)
+					}
+				}
+				for _, at := range []time.Duration{7, 12, 22, 28} { // seconds of an interval
+					pass(at * time.Second)
+					step(true, 60*time.Second)
+					step(false, 150*time.Second-at*time.Second)
+				}
+				for range 3 { // within an interval
+					pass(8 * time.Second)
+					step(true, 11*time.Second)
+					step(false, 11*time.Second)
+				}
+				if n := counterOf(t, p, "plan_samples_total", "kept"); n < 60 {
+					t.Errorf("%g samples found no burst", n)
+				}
+				if n := counterOf(t, p, "plan_samples_total", "raised"); n != raised {
+					t.Errorf("%g samples raised an order", n-raised)
+				}
+				if n := counterOf(t, p, "plan_samples_total", "unknown"); (n > 0) != (name != "new frontend" && name != "cold workers") {
+					t.Errorf("of %g samples nothing was known", n)
+				}
+			})
+		})
+	}
+}
+
+// TestCachedPage: a page which a cache keeps for longer than the time between samples counts in each interval, at its
+// rate, and is no burst. One is found all the same.
+func TestCachedPage(t *testing.T) {
+	for _, kept := range []time.Duration{20 * time.Second, 25 * time.Second} {
+		f := &fakeFleet{rate: 8.37, startUp: time.Second, keptFor: kept}
+		runSampledFleet(t, f, 5*time.Second, func(t *testing.T, p *FleetPlanner) {
+			pass(10*time.Minute + time.Second)
+			samples := counterOf(t, p, "plan_samples_total", "kept")
+			for range 20 {
+				pass(30 * time.Second)
+				r := p.LastReport()
+				if orderOf(p) != 1 || r.Hold != "" || r.Traffic == nil || math.Abs(r.Traffic.Arrivals-8.37) > 0.1 || len(r.Problems) > 0 {
+					t.Fatalf("kept for %v: %+v, traffic %+v, hold %q, problems %q", kept, r.Roles, r.Traffic, r.Hold, r.Problems)
+				}
+			}
+			samples = counterOf(t, p, "plan_samples_total", "kept") - samples
+			if raised := counterOf(t, p, "plan_samples_total", "raised"); samples != 20 || raised > 0 {
+				t.Errorf("kept for %v: %g samples had a new page, want 20, and %g raised an order", kept, samples, raised)
+			}
+			f.change(func(f *fakeFleet) { f.rate = 60 })
+			pass(kept + 30*time.Second)
+			if n := orderOf(p); n < 4 {
+				t.Errorf("kept for %v: %d workers are ordered for a burst", kept, n)
+			}
+		})
+	}
+}
+
+// counterOf returns the sum of a counter of a planner, of one outcome unless that is "".
+func counterOf(t *testing.T, p *FleetPlanner, name, outcome string) (sum float64) {
+	t.Helper()
+	families, err := p.cfg.Metrics.Gatherer().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "penstock_"+name {
+			for _, m := range f.GetMetric() {
+				if outcome == "" || m.GetLabel()[0].GetValue() == outcome {
+					sum += m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return sum
 }
 
 // TestZeroTraffic: without requests the floor stays, which is a measurement and no lack of one.

@@ -9,6 +9,7 @@ import (
 // plannerMetrics are a planner's own metrics.
 type plannerMetrics struct {
 	intervals    *prometheus.CounterVec // outcome
+	samples      *prometheus.CounterVec // outcome
 	decisions    prometheus.Counter
 	failures     prometheus.Counter
 	workers      *prometheus.GaugeVec // role, number
@@ -19,6 +20,7 @@ type plannerMetrics struct {
 func newMetrics(m *obs.Metrics) *plannerMetrics {
 	return &plannerMetrics{
 		intervals:    m.Counter("plan_intervals_total", "Intervals for which a planner decided, by outcome: planned, or held (metrics or workers were not known).", "outcome"),
+		samples:      m.Counter("plan_samples_total", "Looks of a planner at arrivals between two intervals, by outcome: raised (they ordered more workers), kept, or unknown (metrics were missing or frozen).", "outcome"),
 		decisions:    m.Counter("plan_decisions_total", "Decisions of a planner which changed how many workers are to exist.").WithLabelValues(),
 		failures:     m.Counter("plan_apply_failures_total", "Times that a planner's connector could not be told a decision.").WithLabelValues(),
 		workers:      m.Gauge("plan_workers", "Workers of a role in the last plan, by number: desired (the targets need them), feasible (limits permit them), actual (they serve) or order (they are to exist).", "role", "number"),
@@ -29,11 +31,14 @@ func newMetrics(m *obs.Metrics) *plannerMetrics {
 
 // showReport sets the metrics to a report.
 func (m *plannerMetrics) showReport(r *PlanReport) {
-	outcome := "planned"
-	if r.Hold != "" {
-		outcome = "held"
+	switch {
+	case r.Sampled:
+		m.samples.WithLabelValues("raised").Inc()
+	case r.Hold != "":
+		m.intervals.WithLabelValues("held").Inc()
+	default:
+		m.intervals.WithLabelValues("planned").Inc()
 	}
-	m.intervals.WithLabelValues(outcome).Inc()
 	m.accelerators.Set(float64(r.Accelerators))
 	m.expected.Set(r.Forecast.Expected)
 	for i := range r.Roles {

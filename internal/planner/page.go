@@ -221,6 +221,9 @@ func readBounded(r io.Reader) ([]byte, error) {
 type pageMeter struct {
 	last     *pageReading
 	received time.Time // of last
+	// sampled is the last reading which was new since last, nil if there is none.
+	sampled   *pageReading
+	sampledAt time.Time
 }
 
 // minAdvance is the least time between two readings of a page by its server's clock, which has seconds.
@@ -234,14 +237,25 @@ type pageCounts struct {
 	// problem says what is wrong, "" if nothing is. Unless known is set, the counts are not known then.
 	problem string
 	known   bool
+	// counted is until when: before the reading if the page is the one of the last sample, which is stale then.
+	counted time.Time
+	stale   bool
 }
 
-// countInterval returns what was counted since the last reading, as if that were an interval ago.
+// countInterval returns what was counted since the last reading, as if that were an interval ago. A page which a cache
+// keeps since a sample tells of the time until that sample: what comes later counts in the next interval.
 func (p *pageMeter) countInterval(r *pageReading, received time.Time, interval time.Duration) (c pageCounts) {
+	if p.sampled != nil {
+		if _, problem := findAdvance(p.sampled, r, received.Sub(p.sampledAt)); problem != "" {
+			r, received, c.stale = p.sampled, p.sampledAt, true
+		}
+	}
+	c.counted = received
 	last, elapsed := p.last, received.Sub(p.received)
 	defer func() {
-		if !c.known || c.advance > 0 || r.sum != last.sum { // the same bytes tell nothing of the time since the reading before
-			p.last, p.received = r, received
+		// The same bytes tell nothing of the time since the reading before.
+		if !c.known || c.advance > 0 || r.sum != last.sum {
+			p.last, p.received, p.sampled = r, received, nil
 		}
 	}()
 	if last == nil || elapsed <= 0 {
@@ -257,16 +271,7 @@ func (p *pageMeter) countInterval(r *pageReading, received time.Time, interval t
 		return c
 	}
 	c.known = true
-	c.advance = r.at.Sub(last.at)
-	running := r.gauges[gaugeRunning] > 0
-	switch {
-	case c.advance < minAdvance && elapsed >= 2*minAdvance:
-		c.advance, c.problem = 0, "they are frozen: their server did not make them again"
-	case r.sum == last.sum && (r.hasOwnTimes || running):
-		c.advance, c.problem = 0, "they are frozen: no byte has changed"
-	default:
-		c.advance = max(c.advance, minAdvance)
-	}
+	c.advance, c.problem = findAdvance(last, r, elapsed)
 	scale := interval.Seconds() / elapsed.Seconds()
 	for key, v := range r.series {
 		before := last.series[key]
@@ -280,6 +285,29 @@ func (p *pageMeter) countInterval(r *pageReading, received time.Time, interval t
 	}
 	c.Waiting[plan.Aggregated] = r.gauges[gaugeWaiting]
 	c.Running[plan.Aggregated] = r.gauges[gaugeRunning]
+	return c
+}
+
+// findAdvance returns by how much a page's clock advanced between two readings, and why it is frozen if that is 0.
+func findAdvance(last, r *pageReading, elapsed time.Duration) (advance time.Duration, problem string) {
+	advance = r.at.Sub(last.at)
+	switch {
+	case advance < minAdvance && elapsed >= 2*minAdvance:
+		return 0, "they are frozen: their server did not make them again"
+	case r.sum == last.sum && (r.hasOwnTimes || r.gauges[gaugeRunning] > 0):
+		return 0, "they are frozen: no byte has changed"
+	}
+	return max(advance, minAdvance), ""
+}
+
+// countSample returns what was counted since the last reading of countInterval, as if that were elapsed ago. That reading
+// stays the last one.
+func (p *pageMeter) countSample(r *pageReading, received time.Time, elapsed time.Duration) pageCounts {
+	interval := *p
+	c := interval.countInterval(r, received, elapsed)
+	if c.problem == "" && !c.stale {
+		p.sampled, p.sampledAt = r, received
+	}
 	return c
 }
 

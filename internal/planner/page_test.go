@@ -53,6 +53,7 @@ func TestPageOfVLLM(t *testing.T) {
 	later := start.Add(time.Minute)
 	c := m.countInterval(readPage(t, text, "a", later), later, 30*time.Second)
 	want := pageCounts{known: true, advance: time.Minute}
+	want.counted = later
 	want.FirstTokens, want.FirstTokenSeconds, want.Ended, want.PromptTokens = 10, 5, 5.5, 600 // half of what a minute had
 	want.Waiting[plan.Aggregated], want.Running[plan.Aggregated] = 2, 3
 	if c != want {
@@ -88,20 +89,7 @@ func TestGapIsNoInterval(t *testing.T) {
 		s := newSources(SourceConfig{Server: "http://fleet"})
 		start, last := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), ""
 		for minute := range 9 {
-			n := 60 * minute // came, each of 100 tokens, and every third one waits
-			text := fmt.Sprintf(`penstock_frontend_inflight 1
-penstock_router_queue_requests %d
-# TYPE penstock_frontend_requests_total counter
-penstock_frontend_requests_total{status="200"} %d
-# TYPE penstock_frontend_prompt_tokens_total counter
-penstock_frontend_prompt_tokens_total %d
-# TYPE process_cpu_seconds_total counter
-process_cpu_seconds_total %d
-# TYPE penstock_frontend_time_to_first_token_seconds histogram
-penstock_frontend_time_to_first_token_seconds_bucket{le="+Inf"} %d
-penstock_frontend_time_to_first_token_seconds_sum %d
-penstock_frontend_time_to_first_token_seconds_count %d
-`, n/3, n*2/3, n*2/3*100, n, n*2/3, n, n*2/3)
+			text := waitingPage(60 * minute)
 			at := start.Add(time.Duration(minute) * time.Minute)
 			r, body := reading{known: true}, fetched{data: []byte(text), at: at, received: at}
 			if inGap := minute >= 3 && minute < 6; inGap {
@@ -123,6 +111,57 @@ penstock_frontend_time_to_first_token_seconds_count %d
 				}
 			}
 		}
+	}
+}
+
+// waitingPage returns a page after so many requests, each of 100 tokens, of which every third one waits.
+func waitingPage(n int) string {
+	return fmt.Sprintf(`penstock_frontend_inflight 1
+penstock_router_queue_requests %d
+# TYPE penstock_frontend_requests_total counter
+penstock_frontend_requests_total{status="200"} %d
+# TYPE penstock_frontend_prompt_tokens_total counter
+penstock_frontend_prompt_tokens_total %d
+# TYPE process_cpu_seconds_total counter
+process_cpu_seconds_total %d
+# TYPE penstock_frontend_time_to_first_token_seconds histogram
+penstock_frontend_time_to_first_token_seconds_bucket{le="+Inf"} %d
+penstock_frontend_time_to_first_token_seconds_sum %d
+penstock_frontend_time_to_first_token_seconds_count %d
+`, n/3, n*2/3, n*2/3*100, n, n*2/3, n, n*2/3)
+}
+
+// TestStalePage: an interval whose page is the one of a sample counts until then, and what comes after it, also what
+// waits, counts for the time since. The samples after it do the same.
+func TestStalePage(t *testing.T) {
+	s := newSources(SourceConfig{Pages: []string{"http://fleet/metrics"}})
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	measure := func(sampling bool, made, read, length int, want float64, isStale bool) {
+		t.Helper()
+		body := fetched{data: []byte(waitingPage(made)), at: start.Add(time.Duration(made) * time.Second), received: start.Add(time.Duration(read) * time.Second)}
+		measured, r := *s, reading{}
+		measured.sampling = sampling
+		if measured.measurePages([]fetched{body}, time.Duration(length)*time.Second, &r); !sampling {
+			*s = measured
+		}
+		if r.frozen || r.traffic == nil || r.traffic.Stale != isStale || math.Abs(r.traffic.Arrivals-want) > 1e-6 {
+			t.Errorf("a page of %d s which was read at %d s: %+v, %q, want %g arrivals, stale: %v", made, read, r.traffic, r.problems, want, isStale)
+		}
+	}
+	s.measurePages([]fetched{{data: []byte(waitingPage(0)), at: start, received: start}}, time.Minute, &reading{})
+	measure(false, 60, 60, 60, 40, false) // since when the others wait is not known
+	measure(true, 90, 90, 30, 30, false)
+	measure(true, 90, 100, 40, 40-10./3, true) // 20 of 30 do not wait, and 10 began to in less than that time
+	measure(false, 90, 120, 60, 60-10, true)
+	measure(true, 135, 135, 15, 15, false)  // a third of 45 s
+	measure(false, 180, 180, 60, 60, false) // two thirds of 90 s
+	measure(false, 240, 240, 60, 60, false)
+	measure(true, 270, 270, 30, 30, false)
+	measure(false, 270, 300, 60, 60-10, true)
+	var r reading
+	s.measurePages([]fetched{{data: []byte(waitingPage(270)), at: start.Add(270 * time.Second), received: start.Add(6 * time.Minute)}}, time.Minute, &r)
+	if !r.frozen || len(r.problems) != 1 || !strings.Contains(r.problems[0], "frozen") {
+		t.Errorf("the same page again: frozen %v, %q", r.frozen, r.problems)
 	}
 }
 

@@ -1,5 +1,6 @@
 // Package planner is the shell of core/plan: every interval it reads what frontends, routers and workers say of a fleet,
-// has the machine decide, and gives the decision to a connector, which starts and drains workers.
+// has the machine decide, and gives the decision to a connector, which starts and drains workers. Samples between two
+// intervals find bursts early.
 //
 //	sources    -> traffic, workers      pages of metrics, and a server's table of workers
 //	core/plan  -> plan                  how many workers of each role
@@ -25,9 +26,12 @@ import (
 // Config configures a FleetPlanner.
 type Config struct {
 	// Plan configures the machine which decides. Its Interval is the time between two readings.
-	Plan      plan.Config
-	Sources   SourceConfig
-	Namespace string
+	Plan plan.Config
+	// SampleEvery is the time between two samples of an interval: looks at arrivals and queues which find a burst before the
+	// interval ends. 0 is for none.
+	SampleEvery time.Duration
+	Sources     SourceConfig
+	Namespace   string
 	// ConnectorName names the connector in reports.
 	ConnectorName string
 	Log           *slog.Logger
@@ -48,6 +52,9 @@ func (c *Config) Validate() error {
 	if c.Plan.Interval < minInterval {
 		errs = append(errs, fmt.Errorf("planner: decisions are at least %v apart, not %v", minInterval, c.Plan.Interval))
 	}
+	if c.SampleEvery != 0 && c.SampleEvery < minSample {
+		errs = append(errs, fmt.Errorf("planner: samples are at least %v apart, not %v", minSample, c.SampleEvery))
+	}
 	if c.Sources.Server == "" && len(c.Sources.Pages) == 0 {
 		errs = append(errs, errors.New("planner: there is neither a server nor a page of metrics to read"))
 	}
@@ -58,8 +65,9 @@ func (c *Config) Validate() error {
 }
 
 const (
-	// minInterval is the least interval: the clocks of pages have seconds.
+	// minInterval is the least interval, and minSample the least time between two samples: the clocks of pages have seconds.
 	minInterval = 2 * time.Second
+	minSample   = time.Second
 	// maxReadTime bounds the readings of an interval.
 	maxReadTime = 10 * time.Second
 	// dryStartTimeout is the time after which a dry run withdraws orders: the largest one.
@@ -79,6 +87,9 @@ type FleetPlanner struct {
 	decision  FleetDecision // the last one
 	accepted  uint64        // id of the last one which the connector has accepted
 	leaving   []FleetWorker // workers of the last table which could be read, in the order in which they should leave
+	// intervalEnd is when the last interval ended, and sampled are the arrivals since then which samples had.
+	intervalEnd time.Time
+	sampled     float64
 
 	mu struct {
 		sync.Mutex
@@ -97,7 +108,9 @@ type PlanReport struct {
 	DecisionID uint64 `json:"decision_id"`
 	// Interval is the time between two plans, in seconds.
 	Interval float64 `json:"interval_s"`
-	// Traffic is nil if it is not known.
+	// Sampled says that a sample between two intervals made it, because of a burst.
+	Sampled bool `json:"sampled,omitempty"`
+	// Traffic is the one of the last interval, nil if it is not known.
 	Traffic *TrafficReport `json:"traffic"`
 	plan.Plan
 	// Leave has, by role, the workers which are more than ordered: the ones which lose least.
@@ -143,15 +156,25 @@ func New(cfg Config, connector Connector) (*FleetPlanner, error) {
 // Run reads and decides every interval until ctx ends, closes the connector, and returns nil.
 func (p *FleetPlanner) Run(ctx context.Context) error {
 	p.startedAt = time.Now()
+	p.intervalEnd = p.startedAt
 	// Ids ascend also over restarts, as long as the clock does.
 	p.decision.ID = uint64(max(p.startedAt.UnixMilli(), 1))
 	ticker := time.NewTicker(p.cfg.Plan.Interval)
 	defer ticker.Stop()
+	sampler := time.NewTicker(p.sampleInterval())
+	defer sampler.Stop()
+	due := p.startedAt.Add(p.cfg.Plan.Interval)
 	p.readSources(ctx) // counts begin with a first reading
 	for ctx.Err() == nil {
 		select {
-		case <-ticker.C:
+		case at := <-ticker.C:
 			p.handleInterval(ctx)
+			due = at.Add(p.cfg.Plan.Interval)
+			sampler.Reset(p.sampleInterval())
+		case <-sampler.C:
+			if time.Until(due) >= p.sampleInterval()/2 { // else the interval's own reading is near
+				p.handleSample(ctx)
+			}
 		case <-ctx.Done():
 		}
 	}
@@ -178,6 +201,39 @@ func (p *FleetPlanner) readSources(ctx context.Context) reading {
 	return p.sources.readAll(ctx, p.cfg.Plan.Interval)
 }
 
+// sampleInterval returns the time between two samples. It is the interval if there are none: Run takes none at its end.
+func (p *FleetPlanner) sampleInterval() time.Duration {
+	return min(cmp.Or(p.cfg.SampleEvery, p.cfg.Plan.Interval), p.cfg.Plan.Interval)
+}
+
+// handleSample looks at what has come since the last interval, and acts if that is a burst. Metrics which are missing,
+// frozen or the ones of the last sample are no sample: the next one has the arrivals since the last good one.
+func (p *FleetPlanner) handleSample(ctx context.Context) {
+	now := time.Now()
+	reading, cancel := context.WithTimeout(ctx, min(p.sampleInterval()/2, maxReadTime))
+	r := p.sources.readSample(reading, now.Sub(p.intervalEnd))
+	cancel()
+	if ctx.Err() != nil {
+		return
+	}
+	if r.traffic == nil || r.frozen || r.traffic.Stale {
+		p.metrics.samples.WithLabelValues("unknown").Inc()
+		return
+	}
+	more := max(r.traffic.Arrivals-p.sampled, 0)
+	p.sampled += more
+	out, raised := p.machine.HandleSample(kv.Mono(now.Sub(p.startedAt)), plan.IntervalSample{Arrivals: more, Queued: r.traffic.Queued})
+	if !raised {
+		p.metrics.samples.WithLabelValues("kept").Inc()
+		return
+	}
+	report := &PlanReport{Plan: out, Sampled: true}
+	if last := p.LastReport(); last != nil {
+		report.Traffic = last.Traffic
+	}
+	p.applyPlan(ctx, now, report, &r)
+}
+
 // handleInterval reads, decides, applies and reports.
 func (p *FleetPlanner) handleInterval(ctx context.Context) {
 	r := p.readSources(ctx)
@@ -200,15 +256,19 @@ func (p *FleetPlanner) handleInterval(ctx context.Context) {
 		r.problems = append(r.problems, "without a server the connector alone knows the workers, and it does not know them yet: an agent says so first, in an acknowledgement with id 0")
 	}
 	now := time.Now()
+	p.intervalEnd, p.sampled = now, 0
 	out := p.machine.HandleInterval(kv.Mono(now.Sub(p.startedAt)), plan.Observation{Traffic: r.traffic, Fleet: fleet})
+	p.applyPlan(ctx, now, &PlanReport{Plan: out, Traffic: describeTraffic(r.traffic, p.cfg.Plan.Interval)}, &r)
+}
+
+// applyPlan has the connector carry out the plan of a report, and completes and publishes the report.
+func (p *FleetPlanner) applyPlan(ctx context.Context, now time.Time, report *PlanReport, r *reading) {
 	if r.known { // the workers of others do not end because a table cannot be read
 		p.leaving = orderWorkers(r.workers)
 	}
-	next := p.decideNext(now, &out, p.leaving)
-	report := &PlanReport{
-		Time: now.UTC().Format(time.RFC3339), Namespace: p.cfg.Namespace, Connector: p.cfg.ConnectorName,
-		Interval: p.cfg.Plan.Interval.Seconds(), Traffic: describeTraffic(r.traffic, p.cfg.Plan.Interval), Plan: out, Leave: next.leavingWorkers(),
-	}
+	next := p.decideNext(now, &report.Plan, p.leaving)
+	report.Time, report.Namespace = now.UTC().Format(time.RFC3339), p.cfg.Namespace
+	report.Connector, report.Interval, report.Leave = p.cfg.ConnectorName, p.cfg.Plan.Interval.Seconds(), next.leavingWorkers()
 	if p.connector != nil && len(next.Roles) > 0 {
 		if err := p.connector.ApplyDecision(ctx, &next, p.leaving); err != nil {
 			p.metrics.failures.Inc()

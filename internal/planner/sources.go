@@ -35,8 +35,9 @@ type sources struct {
 	meters []pageMeter
 	meter  plan.Meter
 	at     kv.Mono // what the clocks of all pages advanced, at least
-	// measuredAt is when the pages were read for the last traffic which was not frozen.
+	// measuredAt is until when the last traffic which was not frozen was counted.
 	measuredAt time.Time
+	sampling   bool // whether an interval is measured before its end
 }
 
 func newSources(cfg SourceConfig) *sources {
@@ -53,6 +54,7 @@ type reading struct {
 	traffic *plan.Traffic // nil if it is not known
 	workers []FleetWorker
 	known   bool // whether workers are all of them
+	frozen  bool // whether a page of the traffic was not made again
 	// problems say in words what could not be read.
 	problems []string
 }
@@ -67,7 +69,24 @@ type fetched struct {
 
 // readAll reads all sources, concurrently, and measures the interval.
 func (s *sources) readAll(ctx context.Context, interval time.Duration) reading {
-	bodies := make([]fetched, len(s.pages))
+	bodies, r := s.fetchAll(ctx)
+	s.measurePages(bodies, interval, &r)
+	return r
+}
+
+// readSample reads all sources before an interval is over, and measures what it has until now, as if it had begun elapsed
+// ago. What readAll measures stays as it is.
+func (s *sources) readSample(ctx context.Context, elapsed time.Duration) reading {
+	bodies, r := s.fetchAll(ctx)
+	sample := *s
+	sample.sampling = true
+	sample.measurePages(bodies, elapsed, &r)
+	return r
+}
+
+// fetchAll fetches all pages, and reads the table of workers.
+func (s *sources) fetchAll(ctx context.Context) (bodies []fetched, r reading) {
+	bodies = make([]fetched, len(s.pages))
 	var table fetched
 	var fetching sync.WaitGroup
 	for i, url := range s.pages {
@@ -77,7 +96,6 @@ func (s *sources) readAll(ctx context.Context, interval time.Duration) reading {
 		fetching.Go(func() { table = s.fetchBody(ctx, s.cfg.Server+"/v1/router/workers", true) })
 	}
 	fetching.Wait()
-	var r reading
 	if s.cfg.Server != "" {
 		err := table.err
 		if err == nil {
@@ -87,8 +105,7 @@ func (s *sources) readAll(ctx context.Context, interval time.Duration) reading {
 			r.problems = append(r.problems, fmt.Sprintf("the workers of %s: %v", nameURL(s.cfg.Server), err))
 		}
 	}
-	s.measurePages(bodies, interval, &r)
-	return r
+	return bodies, r
 }
 
 // nameURL returns a URL without its query, which may have a secret.
@@ -100,6 +117,8 @@ func nameURL(text string) string {
 // measurePages fills in the traffic, if all pages tell their part of it.
 func (s *sources) measurePages(bodies []fetched, interval time.Duration, r *reading) {
 	var sum plan.IntervalCounts
+	var counted time.Time // the earliest of all pages
+	stale := false        // whether one is of a sample
 	complete, least := len(bodies) > 0 && (s.cfg.Server == "" || r.known), interval
 	for i := range bodies {
 		c := s.measurePage(i, &bodies[i], interval)
@@ -108,6 +127,10 @@ func (s *sources) measurePages(bodies []fetched, interval time.Duration, r *read
 		}
 		complete = complete && c.known
 		least = min(least, c.advance)
+		stale = stale || c.stale
+		if i == 0 || c.counted.Before(counted) {
+			counted = c.counted
+		}
 		addCounts(&sum, &c.IntervalCounts)
 	}
 	if !complete {
@@ -119,16 +142,17 @@ func (s *sources) measurePages(bodies []fetched, interval time.Duration, r *read
 	countLoad(&sum, r.workers)
 	s.at = s.at.Add(least)
 	sum.At = s.at
-	now := slices.MaxFunc(bodies, func(a, b fetched) int { return a.received.Compare(b.received) }).received
 	if !s.measuredAt.IsZero() {
-		sum.Intervals = now.Sub(s.measuredAt).Seconds() / interval.Seconds()
+		sum.Intervals = counted.Sub(s.measuredAt).Seconds() / interval.Seconds()
 	}
-	if least > 0 {
-		s.measuredAt = now
+	if r.frozen = least == 0; !r.frozen {
+		s.measuredAt = counted
 	}
 	var reason string
 	if r.traffic, reason = s.meter.MeasureTraffic(&sum); reason != "" {
 		r.problems = append(r.problems, reason)
+	} else {
+		r.traffic.Stale = stale
 	}
 }
 
@@ -141,7 +165,11 @@ func (s *sources) measurePage(i int, body *fetched, interval time.Duration) page
 		return pageCounts{problem: err.Error()}
 	}
 	r.at = body.at
-	c := s.meters[i].countInterval(r, body.received, interval)
+	count := s.meters[i].countInterval
+	if s.sampling {
+		count = s.meters[i].countSample
+	}
+	c := count(r, body.received, interval)
 	if s.cfg.Server != "" && r.engine { // the table of workers has the load of engines
 		c.Waiting, c.Running = sumZero, sumZero
 	}

@@ -15,7 +15,7 @@ the time. Their times are a Poisson process whose rate is the shape's:
     week   7 such waves, on the last two days with 0.6 of the rate
 
 with 24,000, 12,000, 12,000 and 84,000 requests, or --requests. Each is a "penstock replay --planner" of --planners, on
-virtual time: the result is the same on any machine. "sampled" is the planner with --planner-sample (--sample, 5s), and
+virtual time: the result is the same on any machine. "planner" takes samples (--sample, 5s), "unsampled" takes none, and
 "present" the size for the true arrivals of the interval which begins, ordered then: no planner without foresight orders
 earlier. Engines are half as fast as the default, and the targets are a
 TTFT of 4 s and an ITL of 100 ms: a worker keeps them for some 0.3 requests a second. FLAGs go to replay.
@@ -49,7 +49,7 @@ TENANTS = 12
 HOUR = 3600.0
 DAY = 24 * HOUR
 MOST_BEHIND, MOST_RATIO = 1.0, 1.25
-NAMES = ("planner", "sampled", "reactive", "static", "oracle", "present")
+NAMES = ("planner", "unsampled", "reactive", "static", "oracle", "present")
 
 
 def wave(at):
@@ -137,8 +137,8 @@ def replay(binary, trace, names, more, work):
 def run_all(binary, trace, names, sample, more, work):
     """The rows of all ways by their names. Each is a run of its own, so that no change of the names repeats it."""
     def run(name):
-        mode, flags = ("planner", ["--planner-sample", sample, *more]) if name == "sampled" else (name, more)
-        return replay(binary, trace, [mode], flags, work)[0]
+        mode = "planner" if name == "unsampled" else name
+        return replay(binary, trace, [mode], ["--planner-sample", "0s" if name == "unsampled" else sample, *more], work)[0]
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         return dict(zip(names, pool.map(run, names)))
@@ -151,7 +151,7 @@ def describe(name, shape, rows):
         behind = 100 * (rows["static"]["slo_attainment"] - r["slo_attainment"]) if "static" in rows else math.nan
         ratio = r["worker_hours"] / rows["oracle"]["worker_hours"] if "oracle" in rows else math.nan
         missed = behind > MOST_BEHIND or ratio > MOST_RATIO
-        bad = bad or missed and planner in ("planner", "sampled")
+        bad = bad or missed and planner in ("planner", "unsampled")
         lines.append([
             name, shape.requests, planner, f"{100 * r['slo_attainment']:.2f}", f"{behind:.2f}", f"{r['worker_hours']:.1f}", f"{ratio:.2f}", r["most_workers"],
             find_beyond(shape), "missed" if missed else "held",

@@ -95,6 +95,17 @@ func Start(t testing.TB, e engine.Engine) context.Context {
 	return ctx
 }
 
+// OpenAdapter opens an adapter of an engine which is a server, and closes its client when the test ends.
+func OpenAdapter[C any, K interface{ Close() }, E interface{ Client() K }](t testing.TB, open func(context.Context, C) (E, error), cfg C) E {
+	t.Helper()
+	e, err := open(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Client().Close)
+	return e
+}
+
 func (s *suite) startEngine(t *testing.T) (engine.Engine, context.Context) {
 	e := s.New(t)
 	return e, Start(t, e)

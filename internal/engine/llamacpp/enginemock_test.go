@@ -1,7 +1,6 @@
 package llamacpp
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -31,12 +30,7 @@ func config(t testing.TB, s *enginemock.Server, card engine.Card) Config {
 // opened opens an adapter.
 func opened(t testing.TB, cfg Config) *Engine {
 	t.Helper()
-	e, err := Open(context.Background(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(e.Client().Close)
-	return e
+	return enginetest.OpenAdapter(t, Open, cfg)
 }
 
 // TestSuite runs the conformance suite over real sockets.

@@ -100,7 +100,7 @@ func (d *completionDialect) deliverEvent(p *remote.SubRequest, e *completionEven
 // isStopToken reports whether a token ends the choice. Under a schema an EOS token does so even if EOS is to
 // be ignored: nothing can follow it.
 func (d *completionDialect) isStopToken(p *remote.SubRequest, t kv.Token) bool {
-	return slices.Contains(p.Request.Stop.Tokens, t) || (!p.Request.Stop.IgnoreEOS || p.Request.OutputSchema != nil) && slices.Contains(d.eos, t)
+	return p.IsStopToken(t) || p.Request.OutputSchema != nil && slices.Contains(d.eos, t)
 }
 
 // eventTokens returns the tokens of an event, with their log-probabilities if requested. It drops the EOS

@@ -214,10 +214,7 @@ func (p *serverProbe) checkAlive(ctx context.Context) error {
 	if !p.native {
 		where = "/v1/models"
 	}
-	if err := p.CheckHealth(ctx, where); err != nil {
-		return err
-	}
-	if err := p.CheckSame(ctx); err != nil || !p.native {
+	if err := p.CheckModel(ctx, where); err != nil || !p.native {
 		return err
 	}
 	var now serverProps

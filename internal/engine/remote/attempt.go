@@ -179,6 +179,9 @@ func (p *SubRequest) PromptTokens() (prompt, generated []kv.Token) {
 	return p.Request.Prompt, p.Generated
 }
 
+// IsStopToken reports whether a token ends the choice, once it has its least number of tokens.
+func (p *SubRequest) IsStopToken(t kv.Token) bool { return slices.Contains(p.attempt.stops, t) }
+
 // allTokens returns the same in one piece, which the caller must not change.
 func (p *SubRequest) allTokens() []kv.Token {
 	if len(p.Generated) == 0 {

@@ -212,6 +212,20 @@ func AppendIntField(b []byte, name string, v int64) []byte {
 	return strconv.AppendInt(AppendFieldName(b, name), v, 10)
 }
 
+// AppendStops appends min_tokens, ignore_eos and stop_token_ids where they are set.
+func AppendStops(b []byte, p *SubRequest) []byte {
+	if p.MinTokens > 0 {
+		b = AppendIntField(b, "min_tokens", int64(p.MinTokens))
+	}
+	if p.Request.Stop.IgnoreEOS {
+		b = append(AppendFieldName(b, "ignore_eos"), "true"...)
+	}
+	if len(p.Request.Stop.Tokens) > 0 {
+		b = strictjson.AppendTokens(AppendFieldName(b, "stop_token_ids"), p.Request.Stop.Tokens)
+	}
+	return b
+}
+
 // AppendBiasField appends the field logit_bias, an object with numbers by token ids.
 func AppendBiasField(b []byte, bias []engine.TokenBias) []byte {
 	b = append(AppendFieldName(b, "logit_bias"), '{')

@@ -168,6 +168,14 @@ func (p *Probe) CheckSame(ctx context.Context) error {
 	return nil
 }
 
+// CheckModel checks that the server answers at a path and serves the same model.
+func (p *Probe) CheckModel(ctx context.Context, path string) error {
+	if err := p.CheckHealth(ctx, path); err != nil {
+		return err
+	}
+	return p.CheckSame(ctx)
+}
+
 // DifferentError is the error of a server which was replaced by one that serves something else.
 func (p *Probe) DifferentError(what string) error {
 	return DifferentEngineError(p.Config.Spec.URL.Host, what)

@@ -45,7 +45,7 @@ const AnyRank = -1
 
 // Spec names the engine of an adapter, and what is known of it in advance.
 type Spec struct {
-	Kind string   // "vllm", "sglang", "trtllm" or "llamacpp"
+	Kind string   // "vllm", "sglang", "trtllm", "llamacpp" or "python"
 	URL  *url.URL // API root: http://host:8000
 	// Events is the endpoint where the engine publishes its cache events, Replay where it replays them,
 	// Snapshot where it describes its cache; each zero if there is none. They belong to Rank, not to rank 0.

@@ -138,10 +138,7 @@ func (p *serverProbe) rankHeaders() []string {
 // checkAlive checks that the server answers and generates a token, and that it serves the same model by the
 // same version, with the settings that the adapter relies on.
 func (p *serverProbe) checkAlive(ctx context.Context) error {
-	if err := p.CheckHealth(ctx, "/health"); err != nil {
-		return err
-	}
-	if err := p.CheckSame(ctx); err != nil {
+	if err := p.CheckModel(ctx, "/health"); err != nil {
 		return err
 	}
 	now := serverProbe{Probe: remote.Probe{Config: p.Config, Client: p.Client}}

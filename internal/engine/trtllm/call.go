@@ -67,14 +67,7 @@ func (d *completionsDialect) appendSampling(b []byte, p *remote.SubRequest) []by
 	}
 	number("presence_penalty", s.PresencePenalty, 0)
 	number("frequency_penalty", s.FrequencyPenalty, 0)
-	number("min_tokens", float64(p.MinTokens), 0)
-	if len(p.Request.Stop.Tokens) > 0 {
-		b = append(b, `,"stop_token_ids":`...)
-		b = strictjson.AppendTokens(b, p.Request.Stop.Tokens)
-	}
-	if p.Request.Stop.IgnoreEOS {
-		b = append(b, `,"ignore_eos":true`...)
-	}
+	b = remote.AppendStops(b, p)
 	if len(s.Bias) > 0 {
 		b = remote.AppendBiasField(b, s.Bias)
 	}

@@ -3,7 +3,6 @@ package trtllm
 import (
 	"io"
 	"math"
-	"slices"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
@@ -53,19 +52,19 @@ func (d *completionsDialect) HandleEvent(p *remote.SubRequest, data []byte) erro
 	}
 	switch e.finish {
 	case "":
-		return p.DeliverTokens(0, e.tokens, nil, d.earlyFinish(p, e.tokens))
+		return p.DeliverTokens(0, e.tokens, nil, earlyFinish(p, e.tokens))
 	case "length":
 		return p.DeliverTokens(0, e.tokens, nil, engine.FinishLength)
 	case "stop":
-		return p.DeliverTokens(0, d.stoppedTokens(p, &e), nil, engine.FinishStop)
+		return p.DeliverTokens(0, stoppedTokens(p, &e), nil, engine.FinishStop)
 	}
 	return fault.New(fault.Unavailable, "the engine gave the request up: %s", remote.SanitizeMessage(e.finish))
 }
 
 // earlyFinish returns the finish implied by tokens before the engine reports it: a stop token comes with the
 // others, the finish_reason may come after them.
-func (d *completionsDialect) earlyFinish(p *remote.SubRequest, tokens []kv.Token) engine.Finish {
-	if len(tokens) > 0 && d.isStopToken(p, tokens[len(tokens)-1]) {
+func earlyFinish(p *remote.SubRequest, tokens []kv.Token) engine.Finish {
+	if len(tokens) > 0 && p.IsStopToken(tokens[len(tokens)-1]) {
 		return engine.FinishStop
 	}
 	return engine.NotFinished
@@ -73,17 +72,12 @@ func (d *completionsDialect) earlyFinish(p *remote.SubRequest, tokens []kv.Token
 
 // stoppedTokens returns the last tokens of a choice that ended with a stop token. Versions differ in whether
 // the stop token is among them.
-func (d *completionsDialect) stoppedTokens(p *remote.SubRequest, e *completionEvent) []kv.Token {
+func stoppedTokens(p *remote.SubRequest, e *completionEvent) []kv.Token {
 	tokens := e.tokens
-	if !e.hasStop || !d.isStopToken(p, e.stop) || len(tokens) > 0 && tokens[len(tokens)-1] == e.stop {
+	if !e.hasStop || !p.IsStopToken(e.stop) || len(tokens) > 0 && tokens[len(tokens)-1] == e.stop {
 		return tokens
 	}
 	return append(tokens, e.stop)
-}
-
-// isStopToken reports whether a token ends the choice.
-func (d *completionsDialect) isStopToken(p *remote.SubRequest, t kv.Token) bool {
-	return slices.Contains(p.Request.Stop.Tokens, t) || !p.Request.Stop.IgnoreEOS && slices.Contains(d.eos, t)
 }
 
 // decodeEvent reads an event. It appends the tokens to tokens.

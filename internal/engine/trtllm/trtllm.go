@@ -35,7 +35,6 @@ var (
 // completionsDialect speaks /v1/completions.
 type completionsDialect struct {
 	model string
-	eos   []kv.Token
 }
 
 const (
@@ -81,7 +80,8 @@ func (p *serverProbe) complete(ctx context.Context, rc *remote.Config) (err erro
 	if card.MediaKeys != "" {
 		p.Warnings = append(p.Warnings, p.Config.UncountedMedia(card, remote.UncountedRemedy)...)
 	}
-	rc.ScrapeLoad, rc.CheckAlive, rc.UpstreamModel = p.scrape, p.checkAlive, func(string) string { return p.Model }
+	rc.ScrapeLoad, rc.UpstreamModel = p.scrape, func(string) string { return p.Model }
+	rc.CheckAlive = func(ctx context.Context) error { return p.CheckModel(ctx, "/health") }
 	rc.NoReportRemedy = "take a newer TensorRT-LLM: usage should say prompt_tokens_details.cached_tokens"
 	rc.CacheSource, err = p.cacheSource(ctx, card, rc.Dialect)
 	rc.MediaCounting = p.Config.MediaCounting(card, nil)
@@ -133,7 +133,7 @@ func (p *serverProbe) blockSize() (int, error) {
 
 // findTokenDialect returns the dialect for tokens, nil if the server has none.
 func (p *serverProbe) findTokenDialect(ctx context.Context, card *engine.Card) (remote.Dialect, error) {
-	d := &completionsDialect{model: p.Model, eos: card.EOS}
+	d := &completionsDialect{model: p.Model}
 	why, err := p.TryDialect(ctx, card, d, []kv.Token{1, 2})
 	switch spec := &p.Config.Spec; {
 	case err != nil:
@@ -214,12 +214,3 @@ const (
 	eventPollInterval = 50 * time.Millisecond
 	eventPollAttempts = 20
 )
-
-// checkAlive checks that the server answers and serves the same model: it ignores the model's name in
-// requests.
-func (p *serverProbe) checkAlive(ctx context.Context) error {
-	if err := p.CheckHealth(ctx, "/health"); err != nil {
-		return err
-	}
-	return p.CheckSame(ctx)
-}

@@ -60,16 +60,7 @@ func appendSampling(b []byte, p *remote.SubRequest) []byte {
 		b = remote.AppendIntField(b, "seed", int64(p.Seed))
 	}
 	b = remote.AppendIntField(b, "max_tokens", int64(p.MaxTokens))
-	if p.MinTokens > 0 {
-		b = remote.AppendIntField(b, "min_tokens", int64(p.MinTokens))
-	}
-	if p.Request.Stop.IgnoreEOS {
-		b = append(b, `,"ignore_eos":true`...)
-	}
-	if len(p.Request.Stop.Tokens) > 0 {
-		b = append(b, `,"stop_token_ids":`...)
-		b = strictjson.AppendTokens(b, p.Request.Stop.Tokens)
-	}
+	b = remote.AppendStops(b, p)
 	if len(s.Bias) > 0 {
 		b = appendBias(b, s.Bias)
 	}

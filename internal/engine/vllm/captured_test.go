@@ -1,7 +1,6 @@
 package vllm
 
 import (
-	"context"
 	"encoding/json"
 	"log/slog"
 	"path/filepath"
@@ -94,14 +93,10 @@ func TestCapturedAnswers(t *testing.T) {
 func answered(t *testing.T, dir, version, path, other string) {
 	s := spec(t, enginetest.ServeRecorded(t, dir, other).URL)
 	s.Mode = remote.ModeTokens
-	e, err := Open(context.Background(), Config{
+	e := enginetest.OpenAdapter(t, Open, Config{
 		Spec: s, Tokenizer: engine.TokenizerRef{Kind: "builtin"}, VocabSize: recordedVocabulary,
 		EOS: []kv.Token{recordedEOS}, Log: slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(e.Client().Close)
 	ctx := enginetest.Start(t, e)
 	card := e.Card()
 	if card.Name != "tiny" || card.ContextLength != 512 || card.BlockSize != recordedBlock || card.Blocks != 256 {

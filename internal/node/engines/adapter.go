@@ -16,6 +16,7 @@ import (
 	resolve "penstock/internal/edge/prep/media"
 	"penstock/internal/engine"
 	"penstock/internal/engine/llamacpp"
+	"penstock/internal/engine/python"
 	"penstock/internal/engine/remote"
 	"penstock/internal/engine/sglang"
 	"penstock/internal/engine/trtllm"
@@ -132,6 +133,8 @@ func OpenAdapter(ctx context.Context, of *config.RemoteEngine, rank, ranks int, 
 		return trtllm.Open(ctx, o)
 	case config.EngineLlamaCpp:
 		return llamacpp.Open(ctx, o)
+	case config.EnginePython:
+		return python.Open(ctx, o)
 	}
 	return nil, fmt.Errorf("engine %s: there is no adapter", of.Kind)
 }

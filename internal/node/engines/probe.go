@@ -146,7 +146,7 @@ func (a *Prober) Probe(ctx context.Context) (Facts, error) {
 
 // kindsByOwner are the kinds of the engines which use a name as the owner of their models. Most engines would
 // serve as another kind, but badly: their events and load are at other paths.
-var kindsByOwner = map[string]string{"vllm": config.EngineVLLM, "sglang": config.EngineSGLang, "tensorrt_llm": config.EngineTRTLLM, "llamacpp": config.EngineLlamaCpp}
+var kindsByOwner = map[string]string{"vllm": config.EngineVLLM, "sglang": config.EngineSGLang, "tensorrt_llm": config.EngineTRTLLM, "llamacpp": config.EngineLlamaCpp, "penstock-python": config.EnginePython}
 
 // probeDetails reads what only engines of one kind report. What is not reported stays unchanged.
 func (a *Prober) probeDetails(ctx context.Context, found *Facts) {

@@ -71,7 +71,7 @@ func TestLook(t *testing.T) {
 // TestLookAtAnotherKind: an engine which names its kind is not accepted as another kind, which would serve
 // without its events; one behind a proxy with an unknown name is accepted.
 func TestLookAtAnotherKind(t *testing.T) {
-	for owner, kind := range map[string]string{"vllm": "vllm", "sglang": "sglang", "tensorrt_llm": "trtllm", "llamacpp": "llamacpp", "library": "", "": ""} {
+	for owner, kind := range map[string]string{"vllm": "vllm", "sglang": "sglang", "tensorrt_llm": "trtllm", "llamacpp": "llamacpp", "penstock-python": "python", "library": "", "": ""} {
 		a := enginemocktest.StartFakeEngine(t, "m", "org/model")
 		a.Models = fmt.Sprintf(`{"data":[{"id":"m","root":"org/model","owned_by":%q}]}`, owner)
 		for _, as := range config.RemoteKinds() {

@@ -11,9 +11,9 @@ import subprocess
 import tempfile
 import time
 import unittest
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 
 T = TypeVar("T")
 
@@ -22,6 +22,31 @@ NAMES = ("inference", "vllm", "generate")
 
 # Seconds in which what must happen happens on a busy machine too.
 DEADLINE = 60.0
+
+
+def find_binary() -> str:
+    binary = os.environ.get("PENSTOCK_BINARY")
+    if not binary:
+        raise RuntimeError("PENSTOCK_BINARY is not set: build ./cmd/penstock and name it")
+    return binary
+
+
+def clean_environ() -> dict[str, str]:
+    """Return the environment without settings of Penstock."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+
+
+def start_penstock(flags: Sequence[str], log: IO[str]) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
+    """Start a process with NAMES, and return it with what it says when it serves."""
+    command = [find_binary(), *flags, "--json", "--namespace", NAMES[0], "--component", NAMES[1]]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=clean_environ())
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        process.communicate()
+        log.seek(0)
+        raise RuntimeError(f"penstock {flags[0]}: {log.read()}")
+    return process, json.loads(line)
 
 
 class Up:
@@ -37,20 +62,8 @@ class Up:
         self.start()
 
     def start(self) -> None:
-        binary = os.environ.get("PENSTOCK_BINARY")
-        if not binary:
-            raise RuntimeError("PENSTOCK_BINARY is not set: build ./cmd/penstock and name it")
-        command = [binary, "up", "--engine", "sim", "--http-addr", self.address, "--json", "--served-model-name", MODEL]
-        names = ["--namespace", NAMES[0], "--component", NAMES[1]]
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-        self._process = subprocess.Popen(
-            [*command, *names, *self._flags], stdout=subprocess.PIPE, stderr=self._log, env=environ
-        )
-        assert self._process.stdout is not None
-        if not self._process.stdout.readline():  # one line says that it serves
-            self.kill()
-            self._log.seek(0)
-            raise RuntimeError("penstock up: " + self._log.read())
+        flags = ["up", "--engine", "sim", "--http-addr", self.address, "--served-model-name", MODEL, *self._flags]
+        self._process, _ = start_penstock(flags, self._log)
 
     def kill(self) -> None:
         self._process.kill()

@@ -1,6 +1,6 @@
-"""Use Penstock from Python: send prompts to its workers, or publish the KV cache events of an engine to it.
+"""Use Penstock from Python: send prompts to its workers, be a worker, or publish the KV cache events of an engine.
 
-docs/sdk.md describes both.
+docs/sdk.md describes all three.
 """
 
 from penstock.config import KvRouterConfig
@@ -14,15 +14,18 @@ from penstock.errors import (
     UnreachableError,
 )
 from penstock.events import CxlMemoryMetadata, MoeMetadata, StoredBlock
+from penstock.handlers import Context, ModelCard
 from penstock.publisher import KvEventPublisher
 from penstock.router import KvPushRouter, PotentialLoad
 from penstock.runtime import Client, Component, DistributedRuntime, Endpoint, Namespace, namespace
+from penstock.serve import WorkerExitError
 from penstock.server import GenerateEvent
 
 __all__ = [
     "Client",
     "Component",
     "ConfigError",
+    "Context",
     "CxlMemoryMetadata",
     "DistributedRuntime",
     "Endpoint",
@@ -30,6 +33,7 @@ __all__ = [
     "KvEventPublisher",
     "KvPushRouter",
     "KvRouterConfig",
+    "ModelCard",
     "MoeMetadata",
     "Namespace",
     "PenstockError",
@@ -40,5 +44,6 @@ __all__ = [
     "UnavailableError",
     "UnknownNameError",
     "UnreachableError",
+    "WorkerExitError",
     "namespace",
 ]

@@ -51,7 +51,7 @@ class KvEventPublisher:
     ) -> None:
         if block_size < 1 or buffer_batches < 1 or queue < 1:
             raise ValueError("block_size, buffer_batches and queue must be at least 1")
-        self._block_size = block_size
+        self.block_size = block_size
         self._topic = topic.encode()
         self._rank = rank
         self._limit = buffer_batches
@@ -91,7 +91,7 @@ class KvEventPublisher:
         ``medium`` is where: ``GPU``, ``CPU``, ``DISK``. Raises ValueError if a block has not ``block_size`` tokens.
         """
         place = events.Placement(lora_name, cache_salt, medium)
-        self._publish(events.stored(blocks, parent_hash, self._block_size, place))
+        self._publish(events.stored(blocks, parent_hash, self.block_size, place))
 
     def publish_removed(self, event_id: int, block_hashes: Sequence[int], *, medium: str = "GPU") -> None:
         """Say that one copy of each block was removed from a medium."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 from penstock.checks import WORKER_ID, Fields, check_request
 from penstock.errors import PenstockError, UnavailableError, UnknownNameError
+from penstock.handlers import Handler, ModelCard
+from penstock.publisher import KvEventPublisher
+from penstock.serve import ServedEndpoint, stop_all
 from penstock.server import GenerateEvent, Server
 
 
@@ -38,6 +41,10 @@ class DistributedRuntime:
 
     def namespace(self, name: str) -> Namespace:
         return Namespace(self._server, name)
+
+    def shutdown(self) -> None:
+        """Leave the fleet with all endpoints which are served. Signal handlers and other threads may call it."""
+        stop_all(self._server)
 
     async def close(self) -> None:
         """Close the connections. A later call opens new ones."""
@@ -97,6 +104,27 @@ class Endpoint:
 
     def client(self) -> Client:
         return Client(self)
+
+    async def serve_endpoint(
+        self,
+        handler: Handler,
+        card: ModelCard,
+        *,
+        kv_publisher: KvEventPublisher | None = None,
+        graceful_shutdown: bool = True,
+        worker_args: Sequence[str] = (),
+    ) -> None:
+        """Serve requests of the fleet with a function, until SIGTERM or ``shutdown`` of the runtime.
+
+        ``handler(request, context)`` returns an async iterator of dicts with ``token_ids``, and with ``finish_reason``
+        and ``cached_tokens`` where they are known. Its task is cancelled when no more tokens are wanted.
+        ``kv_publisher`` publishes what its KV cache has. With ``graceful_shutdown`` running requests finish first, else
+        other workers go on with them at once. ``worker_args`` are further flags of `penstock worker`, which runs beside
+        this process: PENSTOCK_BIN names the program. Raises ValueError if the publisher does not fit the card, and
+        WorkerExitError if the worker ends by itself.
+        """
+        args = (handler, card, kv_publisher, graceful_shutdown, worker_args)
+        await ServedEndpoint(self.server, self.path, *args).run()
 
     async def find_workers(self, fresh: bool = False) -> list[Worker]:
         """Return the workers, as last read unless that may not hold any more.
