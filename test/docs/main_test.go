@@ -155,6 +155,10 @@ kv-cache-blocks: 64
 	{"yaml", "```yaml\na: [1, 2]\n```\n", "]", "", "yaml"},
 	{"json", "```json\n{\"a\": 1}\n```\n", "}", "", "this is not JSON"},
 	{"python", "```python\nprint(len([1]))\n```\n", "len", "length", "NameError"},
+	{"python that is not run", `
+<!-- run: validate="it serves until it is stopped" -->
+
+` + "```python\nraise SystemExit(1)\n```\n", "raise", "raised", "SyntaxError"},
 	{"python that cannot run", `
 <!-- run: needs=no_such_module -->
 

@@ -23,7 +23,7 @@ var knownOptions = []string{
 	"config",       // the role for which a YAML block is the configuration
 	"needs",        // a program or Python module; without it the commands which use it are skipped
 	"ci",           // a command of the block which is a line of .ci/run, and does not run twice
-	"validate",     // why the commands are not run; their flags and values are checked
+	"validate",     // why the commands are not run; their flags and values are checked, and Python is compiled
 	"scaled",       // "OLD => NEW; OLD => NEW": replaced in the commands, so that they finish in time
 	"alternatives", // each command which serves is stopped before the next one starts
 	"repeat",       // how often the commands run

@@ -306,8 +306,12 @@ func (s *docSession) runPython(b *docBlock) (string, error) {
 	if err := os.WriteFile(name, []byte(b.Text+"\n"), 0o600); err != nil {
 		return "", err
 	}
+	why := b.Options["validate"]
 	if module := b.Options["needs"]; module != "" && exec.Command("python3", "-c", "import "+module).Run() != nil {
-		s.recordSkip(shellStatement{text: "python3"}, "there is no module "+module)
+		why = "there is no module " + module
+	}
+	if why != "" {
+		s.recordSkip(shellStatement{text: "python3"}, why)
 		return "compiled", s.runCommands(b, fmt.Sprintf("python3 -m py_compile %q", name), false)
 	}
 	s.printed = nil
