@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"penstock/internal/doctor"
 
@@ -21,6 +22,7 @@ func newDoctorCommand() *cobra.Command {
 	var asJSON bool
 	var t serverTarget
 	var command string
+	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check settings, this machine and the running fleet, and say what to do",
@@ -32,6 +34,7 @@ workers and how it follows their caches. It changes nothing.
 Each check is ok, warn or fail. The exit code is 1 if any failed, 2 if the settings did.`,
 		Example: `  penstock doctor                                          # before or beside "penstock up"
   penstock doctor --server http://127.0.0.1:9000
+  penstock doctor --server http://10.0.0.5:8000 --timeout 20s # over a slow network
   penstock doctor --engine vllm=http://a:8000,events=tcp://a:5557
   penstock doctor --for worker --nats nats://10.0.0.5:4222 --data-dir ./worker-1
   penstock doctor --for frontend --nats nats://127.0.0.1:4222 --json`,
@@ -41,9 +44,13 @@ Each check is ok, warn or fail. The exit code is 1 if any failed, 2 if the setti
 	t.addCAFlag(cmd)
 	t.addServerFlag(cmd, "server", "", "URL of a running process to ask; without it the one at http-addr, if one is there")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().DurationVar(&timeout, "timeout", doctor.DefaultTimeout, "how long another process may take for an answer")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := flags.SetCommand(command); err != nil {
 			return usageError(err)
+		}
+		if timeout <= 0 {
+			return usageError(fmt.Errorf("--timeout %v: it must be positive, as 10s", timeout))
 		}
 		// The key file of a server holds a key which this client can use.
 		t.keyFile, _ = cmd.Flags().GetString("api-key-file")
@@ -53,7 +60,7 @@ Each check is ok, warn or fail. The exit code is 1 if any failed, 2 if the setti
 		}
 		path, _ := cmd.Flags().GetString("config")
 		l, err := config.Load(path, os.Environ(), flags)
-		found := doctor.Examine(cmd.Context(), doctor.Examination{Config: l, Invalid: err, Server: c.server, HTTP: c.http, Key: c.key})
+		found := doctor.Examine(cmd.Context(), doctor.Examination{Config: l, Invalid: err, Server: c.server, HTTP: c.http, Key: c.key, Timeout: timeout})
 		if err := printFindings(cmd.OutOrStdout(), found, asJSON); err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,19 +50,21 @@ type Examination struct {
 	// without special trust.
 	HTTP *http.Client
 	Key  string
+	// Timeout bounds each question to another process; 0 is DefaultTimeout.
+	Timeout time.Duration
 }
 
-// checkTimeout bounds every request to another process.
-const checkTimeout = 3 * time.Second
+// DefaultTimeout bounds each question to another process.
+const DefaultTimeout = 3 * time.Second
 
 // Examine checks the settings, this machine, and the running processes which the settings and Server lead to,
 // and proposes remedies. It changes nothing: it creates, registers and publishes nothing.
 func Examine(ctx context.Context, e Examination) []Finding {
-	d := &examiner{cfg: e.Config, log: slog.New(slog.DiscardHandler), key: e.Key, openAdapter: engines.OpenAdapter, host: newHostProbe()}
+	d := &examiner{cfg: e.Config, log: slog.New(slog.DiscardHandler), key: e.Key, openAdapter: engines.OpenAdapter, host: newHostProbe(), timeout: e.Timeout}
 	if e.HTTP != nil {
 		d.http = *e.HTTP
 	}
-	d.http.Timeout = checkTimeout
+	d.http.Timeout = d.questionTimeout()
 	defer d.http.CloseIdleConnections()
 	d.checkSettings(e.Invalid)
 	d.checkMachine()
@@ -85,8 +88,11 @@ type examiner struct {
 	ownKey      string
 	openAdapter engines.AdapterOpener // to engines which run outside Penstock
 	host        hostProbe
+	timeout     time.Duration // of a question to another process; 0 is DefaultTimeout
 	findings
 }
+
+func (d *examiner) questionTimeout() time.Duration { return cmp.Or(d.timeout, DefaultTimeout) }
 
 // findings are the results of checks.
 type findings []Finding

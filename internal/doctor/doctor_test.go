@@ -109,7 +109,9 @@ func TestExamineFleet(t *testing.T) {
 	}
 	defer conn.Close()
 	cfg := enginemocktest.LoadSettings(t, config.Worker, "NATS="+server.URL(), "SERVED_MODEL_NAME=m")
-	examine := func() []Finding { return Examine(t.Context(), Examination{Config: cfg}) }
+	examine := func() []Finding {
+		return Examine(t.Context(), Examination{Config: cfg, Timeout: fixturetest.TimeLeft(t) / 4})
+	}
 
 	// No process has registered yet, and the check does not change that.
 	found := examine()
@@ -315,7 +317,7 @@ func TestExamineServerWithoutNATS(t *testing.T) {
 	}))
 	defer server.Close()
 	cfg := enginemocktest.LoadSettings(t, config.Frontend, "DISCOVERY=file", "DISCOVERY_DIR="+t.TempDir(), "HTTP_ADDR=127.0.0.1:0")
-	found := Examine(t.Context(), Examination{Config: cfg, Server: server.URL})
+	found := Examine(t.Context(), Examination{Config: cfg, Server: server.URL, Timeout: fixturetest.TimeLeft(t) / 4})
 	checkNoFinding(t, found, "events of 1/0")
 	checkNoFinding(t, found, "events of 2/0")
 	checkFinding(t, found, "events", CheckOK, "without NATS there are none")
@@ -435,7 +437,7 @@ func TestExamineServer(t *testing.T) {
 	}))
 	defer server.Close()
 	examine := func() []Finding {
-		return Examine(t.Context(), Examination{Invalid: errors.New("a: wrong\nb: too"), Server: strings.TrimPrefix(server.URL, "http://")})
+		return Examine(t.Context(), Examination{Invalid: errors.New("a: wrong\nb: too"), Server: strings.TrimPrefix(server.URL, "http://"), Timeout: fixturetest.TimeLeft(t) / 4})
 	}
 	found := examine()
 	checkFinding(t, found, "config", CheckFail, "a: wrong; b: too")
@@ -485,7 +487,7 @@ func TestExamineWarnings(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	found := Examine(t.Context(), Examination{Invalid: errors.New("none"), Server: server.URL})
+	found := Examine(t.Context(), Examination{Invalid: errors.New("none"), Server: server.URL, Timeout: fixturetest.TimeLeft(t) / 4})
 	checkFinding(t, found, "block_size of 3/0", CheckWarn, "they differ")
 	checkFinding(t, found, "role_unused of 4/0", CheckWarn, "it serves nothing")
 	checkFinding(t, found, "workers", CheckOK, "1 of 1 are ready")
@@ -508,11 +510,12 @@ func TestExamineSilentEngines(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	found := Examine(t.Context(), Examination{Invalid: errors.New("none"), Server: server.URL})
+	found := Examine(t.Context(), Examination{Invalid: errors.New("none"), Server: server.URL, Timeout: fixturetest.TimeLeft(t) / 4})
 	checkFinding(t, found, "events", CheckWarn, "1 of 2 event feeds")
 	checkFinding(t, found, "engine vllm=http://a:1", CheckWarn, "waiting: nobody listens")
 	checkFinding(t, found, "engine vllm=http://b:1", CheckFail, "another tokenizer")
 	checkNoFinding(t, found, "engine vllm=http://c:1")
+	checkFinding(t, Examine(t.Context(), Examination{Invalid: errors.New("none"), Server: server.URL, Timeout: 1}), "server", CheckFail, "exceeded")
 }
 
 // TestExamineOldNATS: a NATS server that is too old is a failure.

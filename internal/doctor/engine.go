@@ -32,7 +32,7 @@ func (d *examiner) checkEngines(ctx context.Context) {
 	found := make([]findings, len(all))
 	for i := range all {
 		wait.Go(func() {
-			one := examiner{cfg: d.cfg, log: d.log, openAdapter: d.openAdapter}
+			one := examiner{cfg: d.cfg, log: d.log, openAdapter: d.openAdapter, timeout: d.timeout}
 			one.checkEngine(ctx, &all[i])
 			found[i] = one.findings
 		})
@@ -102,7 +102,7 @@ func (d *examiner) checkEndpoints(ctx context.Context, of *config.RemoteEngine, 
 		name  string
 		at    zmtp.Endpoint
 		greet func(context.Context, zmtp.Endpoint) error
-	}{{"events", of.Events, probePublisher}, {"replay", of.Replay, probeRouter}, {"snapshot", of.Snapshot, probeRouter}} {
+	}{{"events", of.Events, d.probePublisher}, {"replay", of.Replay, d.probeRouter}, {"snapshot", of.Snapshot, d.probeRouter}} {
 		if e.at.IsZero() || e.at.IsWildcard() { // an engine that dials in needs no check
 			continue
 		}
@@ -121,11 +121,11 @@ func (d *examiner) checkEndpoints(ctx context.Context, of *config.RemoteEngine, 
 }
 
 // probePublisher subscribes, and cancels as soon as the outcome is known.
-func probePublisher(ctx context.Context, at zmtp.Endpoint) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*checkTimeout)
+func (d *examiner) probePublisher(ctx context.Context, at zmtp.Endpoint) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*d.questionTimeout())
 	defer cancel()
 	var why error
-	o := zmtp.Options{HandshakeTimeout: checkTimeout, OnState: func(s zmtp.ConnState) {
+	o := zmtp.Options{HandshakeTimeout: d.questionTimeout(), OnState: func(s zmtp.ConnState) {
 		why = s.Err
 		cancel()
 	}}
@@ -137,8 +137,8 @@ func probePublisher(ctx context.Context, at zmtp.Endpoint) error {
 }
 
 // probeRouter connects, and sends no request.
-func probeRouter(ctx context.Context, at zmtp.Endpoint) error {
-	dealer, err := zmtp.DialDealer(ctx, at, zmtp.Options{HandshakeTimeout: checkTimeout})
+func (d *examiner) probeRouter(ctx context.Context, at zmtp.Endpoint) error {
+	dealer, err := zmtp.DialDealer(ctx, at, zmtp.Options{HandshakeTimeout: d.questionTimeout()})
 	if err != nil {
 		return err
 	}

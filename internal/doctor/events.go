@@ -21,9 +21,9 @@ func (d *examiner) checkEventPlane(ctx context.Context, p *planes.Set, cfg *conf
 	}
 	loopbacks := map[string]disco.Instance{} // of other hosts, by address
 	if cfg.Fleet.Discovery != config.DiscoveryStatic {
-		set, known := listInstances(ctx, p.Registry, planes.KindEvents)
+		set, known := d.listInstances(ctx, p.Registry, planes.KindEvents)
 		if !known {
-			d.reportFailure(check, "look at the store, and at the network between", "discovery did not name the publishers within %v", checkTimeout)
+			d.reportFailure(check, "look at the store, and at the network between", "discovery did not name the publishers within %v", d.questionTimeout())
 			return
 		}
 		for _, in := range set {
@@ -38,7 +38,7 @@ func (d *examiner) checkEventPlane(ctx context.Context, p *planes.Set, cfg *conf
 		if slices.Contains(peers[:i], peer) {
 			continue
 		}
-		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+		ctx, cancel := context.WithTimeout(ctx, d.questionTimeout())
 		err := peer.Check(ctx)
 		cancel()
 		if err == nil {

@@ -37,7 +37,7 @@ func (d *examiner) checkFleet(ctx context.Context) {
 		return
 	}
 	if p.Conn != nil {
-		d.checkJetStream(ctx, p.Conn)
+		d.checkJetStream(ctx, p.Conn, d.questionTimeout())
 		if d.cfg.Events.Plane != config.PlaneZMQ {
 			d.checkSnapshots(ctx, p.Conn)
 		}
@@ -92,7 +92,7 @@ func (d *examiner) checkStaticWorkers(ctx context.Context, plane rpc.Plane, addr
 		if slices.ContainsFunc(set, func(in disco.Instance) bool { return in.Addr == addr }) {
 			continue
 		}
-		if _, _, err := pingWorker(ctx, plane, addr); err != nil {
+		if _, _, err := d.pingWorker(ctx, plane, addr); err != nil {
 			d.reportFailure("worker at "+addr, "start a worker there, or take the address out of --static-workers", "no answer: %v", err)
 		}
 	}
@@ -132,9 +132,9 @@ func (d *examiner) connectNATS(p *planes.Set) bool {
 }
 
 // checkJetStream checks that JetStream is available and has room, and that our streams exist.
-func (f *findings) checkJetStream(ctx context.Context, conn *nats.Conn) {
+func (f *findings) checkJetStream(ctx context.Context, conn *nats.Conn, timeout time.Duration) {
 	const check, look = "jetstream", "look into the log of the NATS server"
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	js, err := jetstream.New(conn)
 	var info *jetstream.AccountInfo
@@ -180,7 +180,7 @@ func (f *findings) checkStream(s *jetstream.StreamInfo) {
 // discoverWorkers reads the workers of the settings' namespace and component from discovery. It first checks
 // that the store exists, because opening a registry creates it.
 func (d *examiner) discoverWorkers(ctx context.Context, p *planes.Set, cfg *config.Loaded) (set []disco.Instance, ok bool) {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	ctx, cancel := context.WithTimeout(ctx, d.questionTimeout())
 	defer cancel()
 	const empty = "start a worker, or a fleet's first process: it makes what is missing"
 	switch cfg.Fleet.Discovery {
@@ -216,7 +216,7 @@ func (d *examiner) discoverWorkers(ctx context.Context, p *planes.Set, cfg *conf
 	known := true
 	var all []disco.Instance
 	for _, kind := range catalog.Kinds() { // workers which take requests first: the others are compared with them
-		of, answered := listInstances(ctx, p.Registry, kind)
+		of, answered := d.listInstances(ctx, p.Registry, kind)
 		all, known = append(all, of...), known && answered
 	}
 	for _, in := range all {
@@ -226,7 +226,7 @@ func (d *examiner) discoverWorkers(ctx context.Context, p *planes.Set, cfg *conf
 	}
 	switch {
 	case !known:
-		d.reportFailure("discovery", "look at the store, and at the network between", "it did not tell within %v", checkTimeout)
+		d.reportFailure("discovery", "look at the store, and at the network between", "it did not tell within %v", d.questionTimeout())
 		return nil, false
 	case len(set) == 0:
 		d.reportWarning("discovery", "start a worker with the same --namespace and --component, or look with others", "no worker is registered in namespace %s, component %s", cfg.Fleet.Namespace, cfg.Fleet.Component)
@@ -236,9 +236,9 @@ func (d *examiner) discoverWorkers(ctx context.Context, p *planes.Set, cfg *conf
 	return set, true
 }
 
-// listInstances returns the instances of a kind; known is false if discovery did not tell within checkTimeout.
-func listInstances(ctx context.Context, registry disco.Registry, kind disco.Kind) (set []disco.Instance, known bool) {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+// listInstances returns the instances of a kind; known is false if discovery did not tell in time.
+func (d *examiner) listInstances(ctx context.Context, registry disco.Registry, kind disco.Kind) (set []disco.Instance, known bool) {
+	ctx, cancel := context.WithTimeout(ctx, d.questionTimeout())
 	defer cancel()
 	err := registry.Watch(ctx, kind, func(all []disco.Instance) {
 		if !known {
@@ -270,7 +270,7 @@ func (d *examiner) checkWorker(ctx context.Context, plane rpc.Plane, in *disco.I
 		d.reportOK(check, "%s serves %s within its process", where, card.Name)
 		return
 	}
-	pong, took, err := pingWorker(ctx, plane, in.Addr)
+	pong, took, err := d.pingWorker(ctx, plane, in.Addr)
 	switch {
 	case onOtherHost(in) && isLoopbackURL(in.Addr) && (err != nil || pong.Epoch != in.Epoch):
 		d.reportFailure(check, reachableRemedy("rpc-addr"), "%s tells others the loopback address %s, which other hosts cannot reach", where, in.Addr)
@@ -333,8 +333,8 @@ func lacksChecksums(plane rpc.Plane, addr string) bool {
 }
 
 // pingWorker asks a worker for its state.
-func pingWorker(ctx context.Context, plane rpc.Plane, addr string) (pong engine.Pong, took time.Duration, err error) {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+func (d *examiner) pingWorker(ctx context.Context, plane rpc.Plane, addr string) (pong engine.Pong, took time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, d.questionTimeout())
 	defer cancel()
 	start := time.Now()
 	err = plane.Call(ctx, addr, engine.MethodPing, nil, func(frame []byte) error { return json.Unmarshal(frame, &pong) })

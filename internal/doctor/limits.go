@@ -133,7 +133,7 @@ func NewLimitMonitor(cfg *config.Loaded, p *planes.Set, log *slog.Logger) *Limit
 func (l *LimitMonitor) LogAtStart(ctx context.Context) {
 	found := append(l.host.checkFiles(l.cfg), l.checkStorage()...)
 	if l.conn != nil && l.server == nil {
-		found.checkJetStream(ctx, l.conn)
+		found.checkJetStream(ctx, l.conn, DefaultTimeout)
 	}
 	l.log.logFindings(found, time.Now())
 }

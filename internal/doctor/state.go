@@ -18,7 +18,7 @@ import (
 func (d *examiner) checkSnapshots(ctx context.Context, conn *nats.Conn) {
 	const check = "router snapshots"
 	const remedy = "routers ask workers for their caches instead; if it stays so, start one with --router-reset-states"
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	ctx, cancel := context.WithTimeout(ctx, d.questionTimeout())
 	defer cancel()
 	archive, err := bus.NewNATSArchive(conn, bus.ArchiveConfig{})
 	if err != nil {

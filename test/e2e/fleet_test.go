@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"penstock/internal/doctor"
+	"penstock/internal/fixturetest"
 
 	"penstock/internal/config"
 	"penstock/internal/node"
@@ -428,7 +429,7 @@ func TestFleetOverZMQ(t *testing.T) {
 		first.get("/v1/router/replicas", &replicas)
 		return len(replicas.Rows) == 2
 	})
-	found := doctor.Examine(t.Context(), doctor.Examination{Config: loadRole(t, config.Frontend, plane...), Server: first.url})
+	found := doctor.Examine(t.Context(), doctor.Examination{Config: loadRole(t, config.Frontend, plane...), Server: first.url, Timeout: fixturetest.TimeLeft(t) / 4})
 	heard := false
 	for _, f := range found {
 		if f.Status == doctor.CheckFail {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"penstock/internal/doctor"
+	"penstock/internal/fixturetest"
 
 	"penstock/internal/config"
 	"penstock/internal/plane/disco"
@@ -101,7 +102,7 @@ func TestHealthOfQuarantinedWorker(t *testing.T) {
 	if resp, _ := f.do(http.MethodGet, "/live", nil); resp.StatusCode != http.StatusOK {
 		t.Errorf("/live: %s", resp.Status)
 	}
-	found := doctor.Examine(t.Context(), doctor.Examination{Server: f.url})
+	found := doctor.Examine(t.Context(), doctor.Examination{Server: f.url, Timeout: fixturetest.TimeLeft(t) / 4})
 	failed := map[string]string{}
 	for _, c := range found {
 		if c.Status == doctor.CheckFail {

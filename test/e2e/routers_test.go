@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"penstock/internal/doctor"
+	"penstock/internal/fixturetest"
 
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 
@@ -148,7 +149,7 @@ func TestRoutersAreSeenThrough(t *testing.T) {
 	if resp.StatusCode != http.StatusOK || len(best.Behind) != 1 || best.Behind[0].Router != best.WorkerID || best.Behind[0].Answer.WorkerID != holder {
 		t.Errorf("best_worker: %s %s", resp.Status, body)
 	}
-	for _, c := range doctor.Examine(t.Context(), doctor.Examination{Server: f.url}) {
+	for _, c := range doctor.Examine(t.Context(), doctor.Examination{Server: f.url, Timeout: fixturetest.TimeLeft(t) / 4}) {
 		if c.Check == "workers" && c.Detail != "5 of 5 are ready" {
 			t.Errorf("doctor: %+v", c)
 		}
